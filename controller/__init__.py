@@ -1,0 +1,1 @@
+"""Training drivers: what a single controller decides, and in which order."""

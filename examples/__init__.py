@@ -1,0 +1,1 @@
+"""Runnable examples. Each runs on a CPU, and in CI."""

@@ -1,0 +1,81 @@
+"""A test that leaves a thread, process, file descriptor or arena file behind fails."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+
+GRACE_S = 3.0
+"""Reaping a closed socket or an ended process takes a moment."""
+
+
+def _open_files() -> Counter[str]:
+    """What the file descriptors of this process point to. Pipes and sockets by kind only."""
+    targets: Counter[str] = Counter()
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:
+            continue
+        targets[target.split(":")[0] if target.startswith(("socket:", "pipe:")) else target] += 1
+    return targets
+
+
+def _arena_files() -> Counter[str]:
+    return Counter(str(path) for path in Path("/dev/shm").glob("*transferqueue*"))
+
+
+def _held() -> dict[str, Counter[str]]:
+    return {
+        "thread": Counter(thread.name for thread in threading.enumerate()),
+        "process": Counter(
+            str(child.pid) for child in psutil.Process().children(recursive=True)
+        ),
+        "file descriptor": _open_files(),
+        "arena file": _arena_files(),
+    }
+
+
+def _left_over(before: dict[str, Counter[str]]) -> dict[str, list[str]]:
+    now = _held()
+    return {
+        kind: sorted((now[kind] - before[kind]).elements())
+        for kind in now
+        if now[kind] - before[kind]
+    }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _pyzmq_collector() -> None:
+    """pyzmq starts one thread a process at the first zero-copy send, for as long as it runs."""
+    with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as two:
+        one.bind("inproc://first")
+        two.connect("inproc://first")
+        one.send(bytes(1 << 20), copy=False)
+        two.recv()
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compare what the process holds before and after the test."""
+    if request.node.get_closest_marker("may_leak"):
+        yield
+        return
+    before = _held()
+    yield
+    deadline_s = time.monotonic() + GRACE_S
+    left = _left_over(before)
+    while left and time.monotonic() < deadline_s:
+        gc.collect()
+        time.sleep(0.02)
+        left = _left_over(before)
+    assert not left, f"left behind: {left}"

@@ -1,0 +1,61 @@
+"""Every error survives a pickle and the wire, and says something."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from transferqueue import errors
+from transferqueue.errors import DeadlineExceeded, TransferQueueError, near_names
+from transferqueue.wire.format import decode_error, encode_error
+
+
+def all_classes() -> list[type[TransferQueueError]]:
+    return [
+        cls
+        for name, cls in vars(errors).items()
+        if isinstance(cls, type)
+        and issubclass(cls, TransferQueueError)
+        and not name.startswith("_")
+    ]
+
+
+EXAMPLES = {
+    "str": "name",
+    "int": 3,
+    "float": 1.5,
+    "dict[str, int]": {"field": 2},
+    "Sequence[int]": [1, 2],
+    "Sequence[str]": ["near"],
+}
+
+
+def example(cls: type[TransferQueueError]) -> TransferQueueError:
+    """An instance with a value of the right type for each argument."""
+    owner = next((c for c in cls.__mro__ if "__init__" in vars(c)), Exception)
+    if owner is DeadlineExceeded or not issubclass(owner, TransferQueueError):
+        return cls("what happened")
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    return cls(*(EXAMPLES[parameter.annotation] for parameter in parameters))
+
+
+@pytest.mark.parametrize("cls", all_classes())
+def test_an_error_is_the_same_after_pickle_and_wire(cls: type[TransferQueueError]) -> None:
+    error = example(cls)
+    assert str(error)
+    for copy in (pickle.loads(pickle.dumps(error)), decode_error(encode_error(error))):
+        assert type(copy) is cls
+        assert copy.args == error.args
+        assert str(copy) == str(error)
+
+
+@pytest.mark.parametrize("cls", all_classes())
+def test_the_tree_in_the_docstring_names_every_class(cls: type[TransferQueueError]) -> None:
+    assert cls.__name__ in (errors.__doc__ or "")
+
+
+def test_near_names_come_best_first() -> None:
+    assert near_names("rewardz", ["values", "reward", "regards"]) == ["reward", "regards"]
+    assert near_names("zzz", ["values"]) == []

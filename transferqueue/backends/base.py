@@ -1,0 +1,213 @@
+"""The contract between a shard and the place where its bytes live. A manual for implementers.
+
+A backend gives out **ranges of an address space of its own**. An address is an int64 that names a
+byte; ``address + k`` names the k-th byte after it within the same range. What an address means is
+the backend's affair: an offset into an arena of shared memory, or a number that a table turns into
+an object and an offset. The shard keeps the address of each slab and asks for any bytes within.
+
+Life of a slab::
+
+    reserve ──> write / writable ──> seal ──> read_into / readable ... ──> free, in any pieces
+       └───────────────> free (the put was given up) <──────┘
+
+* ``reserve`` sets room aside for all slabs of a put, or for none. Reserved bytes count as used.
+* ``write``, or filling ``writable``, puts bytes in, in any pieces and any order.
+* ``seal`` says that these bytes are complete. They never change again, and only now may be read.
+* ``free`` returns any part of reserved or sealed ranges; the rest stays as it was. The shard frees
+  only what no reader looks at. ``used_bytes`` falls by exactly the bytes freed (an object store
+  that can only drop whole objects keeps them, and must count them, until the last byte is freed).
+
+One thread, that of the shard, makes all calls. A call returns within milliseconds; a backend that
+cannot promise that says ``blocking=True`` and the shard runs it on a thread of its own, still one
+call at a time.
+
+After a failure:
+
+* ``reserve`` raised or returned ``None``: nothing is reserved.
+* ``write`` or ``seal`` raised: the range is still reserved, its content is undefined; the shard
+  frees it and fails the put.
+* ``read_into`` raised: ``out`` holds anything; the range is as before.
+* ``free`` raised ``ValueError`` (bytes that are not in use): nothing was freed.
+* The process was killed: nothing is owed unless ``outlives_process``; then ``open`` with
+  ``recover=True`` finds every sealed byte, and ``adopt`` says which of them are still wanted.
+
+Foreign errors become ours here: a missing library, server or setting is a `ConfigError` from
+``open`` that names the package, the command or the port; a store that stops answering raises
+`ServiceFailed`; calls after ``close`` raise `Closed`. Never a hang: whatever waits has a deadline.
+
+`transferqueue.testing.check_backend` runs all of this against an implementation. A package makes
+its backend known by an entry point::
+
+    [project.entry-points."transferqueue.backends"]
+    mystore = "mypackage.backend:MyBackend"
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from transferqueue.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendConfig:
+    """What a shard tells its backend at start."""
+
+    service_id: str
+    slot: int
+    """The shard's slot; unique in the service."""
+    budget_bytes: int
+    """Room to offer. A backend may offer a little more, never less."""
+    directory: str | None = None
+    """Where files go, for backends that keep files; ``None``: the backend's default."""
+    recover: bool = False
+    """Take over what an earlier process of this service and slot left, if there is anything."""
+    guardian_pid: int | None = None
+    """A process that restarts this shard if it dies. While it lives, nobody clears away what a
+    dead shard left; ``None``: nobody will restart it."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of one backend alone, by name."""
+
+    def __post_init__(self) -> None:
+        if self.budget_bytes < 1:
+            raise ConfigError(f"budget_bytes must be positive, got {self.budget_bytes}")
+        if self.slot < 0:
+            raise ConfigError(f"slot must be >= 0, got {self.slot}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a backend can do beyond the contract."""
+
+    mappable: bool = False
+    """Clients on the same host can map ranges themselves, by what ``client_access`` says."""
+    device: str = "cpu"
+    """Where the bytes are: ``"cpu"`` or a torch device name."""
+    outlives_process: bool = False
+    """Sealed bytes survive a kill of this process, and ``recover=True`` finds them."""
+    durable: bool = False
+    """Sealed bytes survive a reboot of the host."""
+    shared_between_hosts: bool = False
+    """Another host's backend of the same kind can read what was sealed here."""
+    needs_registration: bool = False
+    """Memory must be registered with the transport before it can be read from or written to."""
+    blocking: bool = False
+    """Calls may take longer than milliseconds."""
+
+
+class Backend(ABC):
+    """Holds the bytes of one shard. See the module's text for what must hold when."""
+
+    capabilities: Capabilities
+
+    @classmethod
+    @abstractmethod
+    def open(cls, config: BackendConfig) -> Self:
+        """Start, ready for ``reserve``. `ConfigError` or `ServiceFailed` when that cannot be."""
+
+    @property
+    @abstractmethod
+    def capacity_bytes(self) -> int:
+        """Room in all, at least the budget."""
+
+    @property
+    @abstractmethod
+    def used_bytes(self) -> int:
+        """Bytes reserved and not freed, padding included."""
+
+    @property
+    @abstractmethod
+    def largest_free(self) -> int:
+        """The largest single slab that ``reserve`` has room for now."""
+
+    @abstractmethod
+    def reserve(self, nbytes: Sequence[int]) -> Int64s | None:
+        """An address for each size, or ``None`` and no change when they do not all fit now.
+
+        Ranges are disjoint. A zero size gets an address that is never read, written or freed with
+        a size other than zero.
+        """
+
+    @abstractmethod
+    def extents(self, nbytes: Sequence[int]) -> Int64s:
+        """How many bytes ``reserve`` takes for each size: the size and its padding after it."""
+
+    @abstractmethod
+    def writable(self, address: int, nbytes: int) -> memoryview:
+        """The reserved bytes, to be filled in place: format ``B``, writable.
+
+        Final memory where the backend has it, else a staging buffer that ``seal`` takes. The
+        memory stays valid as long as the view lives, even after ``close``.
+        """
+
+    @abstractmethod
+    def write(self, address: int, data: memoryview) -> None:
+        """Copy ``data`` (contiguous) to the reserved bytes from ``address`` on."""
+
+    @abstractmethod
+    def seal(self, addresses: Int64s, nbytes: Int64s) -> None:
+        """These bytes are complete: durable backends have stored them when this returns."""
+
+    @abstractmethod
+    def read_into(self, address: int, out: memoryview) -> None:
+        """Fill ``out`` (contiguous, writable) with sealed bytes from ``address`` on."""
+
+    @abstractmethod
+    def readable(self, address: int, nbytes: int) -> memoryview:
+        """Sealed bytes, read-only; a view of where they lie if the backend can, else a copy.
+
+        Valid as long as the view lives, even after ``close``; unchanged until they are freed.
+        """
+
+    @abstractmethod
+    def free(self, addresses: Int64s, nbytes: Int64s) -> None:
+        """Return ranges, in any order and any pieces. Elements of size zero mean nothing.
+
+        ``ValueError``, and no change, when some of the bytes are not in use.
+        """
+
+    def client_access(self) -> dict[str, Any] | None:
+        """Plain values by which a client on this host reaches the bytes; ``None`` if it cannot."""
+        return None
+
+    @property
+    def recovered(self) -> bool:
+        """Whether ``recover=True`` found the bytes of an earlier process."""
+        return False
+
+    def adopt(self, addresses: Int64s, nbytes: Int64s) -> None:
+        """After a recovery and before the first ``reserve``: exactly these ranges are in use.
+
+        ``ValueError``, and no change, if they overlap or reach outside.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not outlive its process")
+
+    @abstractmethod
+    def close(self, *, keep: bool = False) -> None:
+        """Let go of everything; twice is as good as once.
+
+        ``keep``: leave what outlives the process for a later ``open`` with ``recover=True``;
+        otherwise nothing of it remains.
+        """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

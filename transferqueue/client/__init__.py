@@ -1,0 +1,1 @@
+"""Clients of a service: sync and async faces over one set of operations."""

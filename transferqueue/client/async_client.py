@@ -1,0 +1,267 @@
+"""The async face: the methods of `Client`, awaited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from transferqueue.client.claims import AsyncClaim, PendingClaim
+from transferqueue.client.operations import DEFAULT_PARTITION, Operations
+from transferqueue.coordinator.policy import PartitionPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from types import TracebackType
+
+    from tensordict import TensorDict
+
+    from transferqueue.client.weights import Weights
+    from transferqueue.coordinator.predicate import Predicate
+    from transferqueue.coordinator.samplers import Sampler
+    from transferqueue.handle import BatchHandle
+    from transferqueue.net.async_channel import AsyncChannel
+
+
+class AsyncClient:
+    """A connection to one service, for one event loop. Made by `transferqueue.connect_async`.
+
+    What each method does stands at the method of the same name of `Client`.
+    """
+
+    def __init__(self, operations: Operations, channel: AsyncChannel) -> None:
+        self._ops = operations
+        self._channel = channel
+
+    @property
+    def service_id(self) -> str:
+        """See `Client.service_id`."""
+        return self._ops.service_id
+
+    async def put(
+        self,
+        columns: Any,
+        *,
+        handle: BatchHandle | None = None,
+        partition: str | None = None,
+        tags: Mapping[str, Any] | None = None,
+        meta_info: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        timeout_s: float | None = None,
+    ) -> BatchHandle:
+        """See `Client.put`."""
+        return await self._ops.put(
+            columns,
+            handle=handle,
+            partition=partition,
+            tags=tags,
+            meta_info=meta_info,
+            overwrite=overwrite,
+            timeout_s=timeout_s,
+        )
+
+    async def get(
+        self,
+        handle: BatchHandle,
+        *,
+        fields: Sequence[str] | None = None,
+        optional: Sequence[str] = (),
+        timeout_s: float | None = None,
+    ) -> TensorDict:
+        """See `Client.get`."""
+        return await self._ops.get(handle, fields=fields, optional=optional, timeout_s=timeout_s)
+
+    async def get_columns(
+        self,
+        handle: BatchHandle,
+        *,
+        fields: Sequence[str] | None = None,
+        optional: Sequence[str] = (),
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """See `Client.get_columns`."""
+        return await self._ops.get_columns(
+            handle, fields=fields, optional=optional, timeout_s=timeout_s
+        )
+
+    async def clear(
+        self,
+        handle: BatchHandle | None = None,
+        *,
+        partition: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """See `Client.clear`."""
+        return await self._ops.clear(handle, partition=partition, timeout_s=timeout_s)
+
+    async def create_partition(
+        self, partition: str, *, timeout_s: float | None = None, **policy: Any
+    ) -> None:
+        """See `Client.create_partition`."""
+        await self._ops.create_partition(
+            partition, PartitionPolicy.from_plain(policy), timeout_s=timeout_s
+        )
+
+    def claim(
+        self,
+        *,
+        task: str,
+        fields: Sequence[str],
+        n: int | None = None,
+        partition: str = DEFAULT_PARTITION,
+        handle: BatchHandle | None = None,
+        sampler: Sampler | None = None,
+        where: Predicate | None = None,
+        timeout_s: float | None = None,
+        lease_s: float = 60.0,
+        allow_partial: bool = False,
+    ) -> PendingClaim:
+        """See `Client.claim`. ``async with client.claim(…) as claim``, or ``await`` it."""
+
+        async def claiming() -> AsyncClaim:
+            granted = await self._ops.claim(
+                task=task,
+                fields=fields,
+                n=n,
+                partition=partition,
+                handle=handle,
+                sampler=sampler,
+                where=where,
+                timeout_s=timeout_s,
+                lease_s=lease_s,
+                allow_partial=allow_partial,
+            )
+            return AsyncClaim(self, granted)
+
+        return PendingClaim(claiming)
+
+    async def stream(
+        self,
+        *,
+        task: str,
+        fields: Sequence[str],
+        n: int,
+        partition: str = DEFAULT_PARTITION,
+        sampler: Sampler | None = None,
+        where: Predicate | None = None,
+        timeout_s: float | None = None,
+        lease_s: float = 60.0,
+    ) -> AsyncIterator[AsyncClaim]:
+        """Claims one after another, without end: ``async for claim in client.stream(…)``.
+
+        A claim is acked when the loop asks for the next one, and given back when the loop body
+        raises or is left. ``NotReady`` when ``timeout_s`` passes without enough samples.
+        """
+        while True:
+            async with self.claim(
+                task=task,
+                fields=fields,
+                n=n,
+                partition=partition,
+                sampler=sampler,
+                where=where,
+                timeout_s=timeout_s,
+                lease_s=lease_s,
+            ) as claim:
+                yield claim
+
+    async def wait(
+        self,
+        handle: BatchHandle,
+        *,
+        fields: Sequence[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> BatchHandle:
+        """See `Client.wait`."""
+        return await self._ops.wait(handle, fields=fields, timeout_s=timeout_s)
+
+    async def select(
+        self,
+        partition: str = DEFAULT_PARTITION,
+        *,
+        where: Predicate | None = None,
+        fields: Sequence[str] = (),
+        order_by: str | None = None,
+        descending: bool = True,
+        n: int | None = None,
+        min_rows: int = 0,
+        timeout_s: float | None = None,
+    ) -> BatchHandle:
+        """See `Client.select`."""
+        return await self._ops.select(
+            partition,
+            where=where,
+            fields=fields,
+            order_by=order_by,
+            descending=descending,
+            n=n,
+            min_rows=min_rows,
+            timeout_s=timeout_s,
+        )
+
+    async def update_tags(
+        self, handle: BatchHandle, tags: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> None:
+        """See `Client.update_tags`."""
+        await self._ops.update_tags(handle, tags, timeout_s=timeout_s)
+
+    async def advance_policy(
+        self, version: int, *, partition: str | None = None, timeout_s: float | None = None
+    ) -> None:
+        """See `Client.advance_policy`."""
+        await self._ops.advance_policy(version, partition=partition, timeout_s=timeout_s)
+
+    async def publish(
+        self,
+        name: str,
+        state_dict: Mapping[str, Any],
+        *,
+        version: int,
+        keep: int = 2,
+        timeout_s: float | None = None,
+    ) -> None:
+        """See `Client.publish`."""
+        await self._ops.publish(name, state_dict, version=version, keep=keep, timeout_s=timeout_s)
+
+    async def fetch(
+        self,
+        name: str,
+        *,
+        version: int | str = "latest",
+        newer_than: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Weights:
+        """See `Client.fetch`."""
+        return await self._ops.fetch(
+            name, version=version, newer_than=newer_than, timeout_s=timeout_s
+        )
+
+    async def status(self, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """See `Client.status`."""
+        return await self._ops.status(timeout_s=timeout_s)
+
+    async def held(
+        self, *, partition: str | None = None, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """See `Client.held`."""
+        return await self._ops.held(partition=partition, timeout_s=timeout_s)
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """See `Client.stats`."""
+        return self._ops.traffic.report()
+
+    async def close(self) -> None:
+        """See `Client.close`."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of service {self.service_id}>"

@@ -1,0 +1,124 @@
+"""Finding a service and connecting to it: `connect` and `connect_async`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from transferqueue.client.operations import Operations
+from transferqueue.client.session import open_session
+from transferqueue.client.sync_client import Client, run_blocking
+from transferqueue.config import (
+    ADDRESS_VARIABLE,
+    ClientConfig,
+    address_from_environment,
+    key_file_from_environment,
+    runtime_root,
+)
+from transferqueue.errors import ConfigError, NoService
+from transferqueue.net.keys import ClientKeys
+from transferqueue.net.sync_channel import SyncChannelPool
+from transferqueue.service.embedded import running_service
+from transferqueue.wire.columns import ObjectPolicy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transferqueue.client.async_client import AsyncClient
+
+
+def connect(
+    address: str | None = None,
+    *,
+    keys: ClientKeys | None = None,
+    timeout_s: float = 30.0,
+    objects: str = "plain",
+) -> Client:
+    """Connect to a service.
+
+    ``address``: ``Service.address`` or any ``ipc://`` or ``tcp://`` address of its coordinator.
+    Without it: ``$TRANSFERQUEUE_ADDRESS``, else the service that this process started.
+    ``keys``: needed over TCP; found by itself for a service of this user on this host, else read
+    from ``$TRANSFERQUEUE_KEY_FILE``. ``timeout_s``: deadline of this call and default of all
+    calls of the client. ``objects="pickle"`` lets object columns hold any Python object, on both
+    ends; only among peers that trust one another.
+
+    Raises ``NoService`` without an address, ``ConfigError`` for one that cannot be, and
+    ``ServiceUnreachable`` when nobody answers there in time.
+    """
+    address, keys = _locate(address, keys)
+    config = ClientConfig(timeout_s=timeout_s)
+    channels = SyncChannelPool(keys)
+    try:
+        session = run_blocking(open_session(channels, address, timeout_s=timeout_s))
+        operations = Operations(channels, session, config, _policy(objects))
+    except BaseException:
+        channels.close()
+        raise
+    return Client(operations, channels)
+
+
+async def connect_async(
+    address: str | None = None,
+    *,
+    keys: ClientKeys | None = None,
+    timeout_s: float = 30.0,
+    objects: str = "plain",
+) -> AsyncClient:
+    """As `connect`, for an event loop."""
+    from transferqueue.client.async_client import AsyncClient
+    from transferqueue.net.async_channel import AsyncChannel
+
+    address, keys = _locate(address, keys)
+    config = ClientConfig(timeout_s=timeout_s)
+    channel = AsyncChannel(keys)
+    try:
+        session = await open_session(channel, address, timeout_s=timeout_s)
+        operations = Operations(channel, session, config, _policy(objects))
+    except BaseException:
+        await channel.close()
+        raise
+    return AsyncClient(operations, channel)
+
+
+def _policy(objects: str) -> ObjectPolicy:
+    try:
+        return ObjectPolicy(objects)
+    except ValueError:
+        known = [policy.value for policy in ObjectPolicy]
+        raise ConfigError(f"objects must be one of {known}, got {objects!r}") from None
+
+
+def _locate(address: str | None, keys: ClientKeys | None) -> tuple[str, ClientKeys | None]:
+    service = running_service()
+    if address is None:
+        address = address_from_environment()
+    if address is None:
+        if service is None:
+            raise NoService([f"${ADDRESS_VARIABLE}", "this process"])
+        address = service.address
+    if not address.startswith(("ipc://", "tcp://")):
+        raise ConfigError(f"an address starts with ipc:// or tcp://, got {address!r}")
+    if address.startswith("tcp://") and keys is None:
+        keys = _find_keys(address)
+    return address, keys
+
+
+def _find_keys(address: str) -> ClientKeys:
+    key_file = key_file_from_environment()
+    if key_file is not None:
+        return ClientKeys.load(key_file)
+    for description in runtime_root().glob("*/service.json"):
+        if _describes(description, address):
+            return ClientKeys.load(description.with_name("client.key"))
+    raise ConfigError(
+        f"no key for {address}: a TCP service answers only to its client key. Pass keys=, or copy "
+        f"the service's client.key here and set $TRANSFERQUEUE_KEY_FILE to it"
+    )
+
+
+def _describes(description: Path, address: str) -> bool:
+    try:
+        return address in json.loads(description.read_text())["endpoints"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # of a service that is just starting or ending

@@ -1,0 +1,127 @@
+"""Who is at the other end: the service's id and how to reach each of its shards."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transferqueue.errors import Malformed, NoService, RowsLost, WrongService
+from transferqueue.net.calls import GRACE_S, Call, Channel, Outcome, raise_first
+from transferqueue.net.host import boot_id
+from transferqueue.wire import ops
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from transferqueue.handle import BatchHandle
+    from transferqueue.wire.format import Buffer, Message
+
+_IPC = "ipc://"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardAddress:
+    """One shard as a client sees it."""
+
+    slot: int
+    endpoint: str
+    """The best of its endpoints from here."""
+    same_host: bool
+
+
+def choose_endpoint(endpoints: Sequence[str], *, same_host: bool) -> str:
+    """A Unix socket on the same host, when it can be seen from here; else TCP."""
+    for endpoint in endpoints:
+        if endpoint.startswith(_IPC) and same_host and Path(endpoint[len(_IPC) :]).exists():
+            return endpoint
+    for endpoint in endpoints:
+        if endpoint.startswith("tcp://"):
+            return endpoint
+    raise NoService([f"{endpoint} (not on this host)" for endpoint in endpoints])
+
+
+class Session:
+    """A connected client's view of its service. Holds no socket; `Channel` does."""
+
+    def __init__(self, *, coordinator: str, hello: Mapping[str, Any]) -> None:
+        self.coordinator = coordinator
+        self.service_id = str(hello["service_id"])
+        self._shards = {int(shard["slot"]): _shard_address(shard) for shard in hello["shards"]}
+        self.slots = sorted(self._shards, key=lambda slot: (not self._shards[slot].same_host, slot))
+        """Slots of all shards, those of this host first."""
+        self._turn = itertools.count()
+
+    def next_turn(self) -> int:
+        """A number that rises with every put, to take the shards in turn."""
+        return next(self._turn)
+
+    def shard(self, slot: int, *, num_rows: int = 0, of_rows: int = 0) -> ShardAddress:
+        """RowsLost for a slot that the service does not have."""
+        address = self._shards.get(slot)
+        if address is None:
+            raise RowsLost(num_rows, of_rows, [slot])
+        return address
+
+    def check(self, handle: BatchHandle) -> None:
+        """WrongService for a handle that another service made."""
+        if handle.service_id != self.service_id:
+            raise WrongService(handle.service_id, self.service_id)
+
+
+def _shard_address(shard: Mapping[str, Any]) -> ShardAddress:
+    same_host = shard.get("boot_id") == boot_id()
+    return ShardAddress(
+        slot=int(shard["slot"]),
+        endpoint=choose_endpoint(list(shard["endpoints"]), same_host=same_host),
+        same_host=same_host,
+    )
+
+
+async def open_session(channel: Channel, address: str, *, timeout_s: float) -> Session:
+    """Greet the coordinator at ``address``. ServiceUnreachable when nobody answers in time."""
+    call = Call(endpoint=address, op=ops.HELLO)
+    (message,) = raise_first(await channel.exchange([call], timeout_s=timeout_s))
+    try:
+        return Session(coordinator=address, hello=message.body)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Malformed(f"{address} answered hello with something else: {error!r}") from error
+
+
+class Caller:
+    """Sends calls to the coordinator and to shards by slot, with deadlines."""
+
+    def __init__(self, channel: Channel, session: Session) -> None:
+        self._channel = channel
+        self.session = session
+
+    async def coordinator(
+        self,
+        op: str,
+        body: Mapping[str, Any],
+        *,
+        frames: Sequence[Buffer] = (),
+        timeout_s: float,
+        parks: bool = False,
+    ) -> Message:
+        """One call to the coordinator. ``parks``: it keeps the deadline itself and answers late."""
+        call = Call(endpoint=self.session.coordinator, op=op, body=body, frames=frames)
+        return (await self._exchange([call], timeout_s=timeout_s, parks=parks))[0]
+
+    async def shards(self, calls: Sequence[Call], *, timeout_s: float) -> list[Message]:
+        """Calls to shards at once; the first failure is raised when all have answered."""
+        return await self._exchange(calls, timeout_s=timeout_s, parks=False)
+
+    async def outcomes(
+        self, calls: Sequence[Call], *, timeout_s: float, parks: bool = False
+    ) -> list[Outcome]:
+        """As `shards`, failures among the answers."""
+        if parks:
+            calls = [call.with_timeout(timeout_s) for call in calls]
+        return await self._channel.exchange(calls, timeout_s=timeout_s + GRACE_S * parks)
+
+    async def _exchange(
+        self, calls: Sequence[Call], *, timeout_s: float, parks: bool
+    ) -> list[Message]:
+        return raise_first(await self.outcomes(calls, timeout_s=timeout_s, parks=parks))

@@ -1,0 +1,307 @@
+"""The sync face: blocks the calling thread, and may be used from several threads at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from transferqueue.client.claims import Claim
+from transferqueue.client.operations import DEFAULT_PARTITION, Operations
+from transferqueue.coordinator.policy import PartitionPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping, Sequence
+    from types import TracebackType
+
+    from tensordict import TensorDict
+
+    from transferqueue.client.weights import Weights
+    from transferqueue.coordinator.predicate import Predicate
+    from transferqueue.coordinator.samplers import Sampler
+    from transferqueue.handle import BatchHandle
+    from transferqueue.net.sync_channel import SyncChannelPool
+
+T = TypeVar("T")
+
+
+def run_blocking(operation: Coroutine[Any, Any, T]) -> T:
+    """Run an operation over a blocking channel, in which it never suspends."""
+    try:
+        operation.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    operation.close()
+    raise RuntimeError("an operation of the sync client tried to suspend")
+
+
+class Client:
+    """A connection to one service.
+
+    Made by `transferqueue.connect`; a context manager. Every call has a deadline, ``timeout_s``,
+    which defaults to the one given to ``connect``. What every call may raise besides its own
+    errors: ``ServiceUnreachable`` when a peer does not answer in time, ``WrongService`` for a
+    handle of another service, ``Closed``.
+    """
+
+    def __init__(self, operations: Operations, channels: SyncChannelPool) -> None:
+        self._ops = operations
+        self._channels = channels
+
+    def _run(self, operation: Coroutine[Any, Any, T]) -> T:
+        return run_blocking(operation)
+
+    @property
+    def service_id(self) -> str:
+        """The id of the service, which its handles carry."""
+        return self._ops.service_id
+
+    def put(
+        self,
+        columns: Any,
+        *,
+        handle: BatchHandle | None = None,
+        partition: str | None = None,
+        tags: Mapping[str, Any] | None = None,
+        meta_info: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        timeout_s: float | None = None,
+    ) -> BatchHandle:
+        """Store columns: new samples of ``partition``, or more fields of the samples of ``handle``.
+
+        ``columns``: a mapping of field name to values, one a row, or a TensorDict or DataProto. A
+        value is a tensor ``[rows, …]``, a jagged nested tensor, a numpy array ``[rows, …]``, or a
+        list (an object column). ``tags``: name to a bool, int, float or str, or one a row.
+
+        Returns the handle of the samples; with ``handle``, that one with the new fields. All of
+        the put is stored or none of it: a bad column, a field that is there already
+        (``FieldExists``; ``overwrite=True`` writes a new version), a cleared row (``RowsGone``) or
+        no space within the deadline (``StorageFull``) leave nothing behind.
+        """
+        return self._run(
+            self._ops.put(
+                columns,
+                handle=handle,
+                partition=partition,
+                tags=tags,
+                meta_info=meta_info,
+                overwrite=overwrite,
+                timeout_s=timeout_s,
+            )
+        )
+
+    def get(
+        self,
+        handle: BatchHandle,
+        *,
+        fields: Sequence[str] | None = None,
+        optional: Sequence[str] = (),
+        timeout_s: float | None = None,
+    ) -> TensorDict:
+        """The named fields (all of the handle's by default) as a TensorDict ``[rows]``.
+
+        Rows come in the handle's order and as often as it names them. Object and numpy columns
+        are ``NonTensorStack`` entries; `get_columns` gives them as arrays. ``FieldsMissing`` says
+        how many rows lack a field; one listed as ``optional`` may be absent: then it is left out,
+        or, where only some rows have it, the others are zero, empty or ``None`` and
+        ``"<field>.present"`` is a bool mask of the rows that have it. ``RowsGone`` counts the rows
+        that were cleared.
+        """
+        return self._run(
+            self._ops.get(handle, fields=fields, optional=optional, timeout_s=timeout_s)
+        )
+
+    def get_columns(
+        self,
+        handle: BatchHandle,
+        *,
+        fields: Sequence[str] | None = None,
+        optional: Sequence[str] = (),
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """As `get`, as a dict of exactly what was put: tensors, jagged tensors, numpy arrays, and
+        object columns as one-dimensional object arrays."""
+        return self._run(
+            self._ops.get_columns(handle, fields=fields, optional=optional, timeout_s=timeout_s)
+        )
+
+    def clear(
+        self,
+        handle: BatchHandle | None = None,
+        *,
+        partition: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Remove samples with all their fields; returns how many were there.
+
+        At once for readers: a later get raises ``RowsGone``. Samples that are not there any more
+        are passed over.
+        """
+        return self._run(self._ops.clear(handle, partition=partition, timeout_s=timeout_s))
+
+    def create_partition(
+        self, partition: str, *, timeout_s: float | None = None, **policy: Any
+    ) -> None:
+        """Declare how a partition treats its samples.
+
+        ``policy``: the settings of `PartitionPolicy`, e.g. ``tasks=["actor"]``,
+        ``retention="consumed"``, ``max_rows=``, ``max_bytes=``, ``max_staleness=``. The same
+        declaration again changes nothing; another one is ``InvalidInput``. A partition that is
+        never declared is made by its first put or claim, keeps samples until they are cleared, and
+        takes any task.
+        """
+        self._run(
+            self._ops.create_partition(
+                partition, PartitionPolicy.from_plain(policy), timeout_s=timeout_s
+            )
+        )
+
+    def claim(
+        self,
+        *,
+        task: str,
+        fields: Sequence[str],
+        n: int | None = None,
+        partition: str = DEFAULT_PARTITION,
+        handle: BatchHandle | None = None,
+        sampler: Sampler | None = None,
+        where: Predicate | None = None,
+        timeout_s: float | None = None,
+        lease_s: float = 60.0,
+        allow_partial: bool = False,
+    ) -> Claim:
+        """Take ``n`` samples (or exactly those of ``handle``) that have all ``fields``, for a task.
+
+        Waits until there are as many, and raises ``NotReady`` at the deadline (``allow_partial``:
+        takes what there is by then). No other claim of the same task gets them unless they are
+        given back or ``lease_s`` seconds pass without an ack; other tasks are not affected. Use it
+        in a ``with`` block: leaving it acks, an exception gives the samples back.
+        """
+        return Claim(
+            self,
+            self._run(
+                self._ops.claim(
+                    task=task,
+                    fields=fields,
+                    n=n,
+                    partition=partition,
+                    handle=handle,
+                    sampler=sampler,
+                    where=where,
+                    timeout_s=timeout_s,
+                    lease_s=lease_s,
+                    allow_partial=allow_partial,
+                )
+            ),
+        )
+
+    def wait(
+        self,
+        handle: BatchHandle,
+        *,
+        fields: Sequence[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> BatchHandle:
+        """Wait until every sample of ``handle`` has ``fields``; returns the handle with them.
+
+        ``NotReady`` at the deadline counts the samples that lack each field.
+        """
+        return self._run(self._ops.wait(handle, fields=fields, timeout_s=timeout_s))
+
+    def select(
+        self,
+        partition: str = DEFAULT_PARTITION,
+        *,
+        where: Predicate | None = None,
+        fields: Sequence[str] = (),
+        order_by: str | None = None,
+        descending: bool = True,
+        n: int | None = None,
+        min_rows: int = 0,
+        timeout_s: float | None = None,
+    ) -> BatchHandle:
+        """Look samples up by their tags without taking them: the first ``n`` that have ``fields``
+        and match ``where``, ordered by a tag (else by arrival). ``min_rows``: wait for as many."""
+        return self._run(
+            self._ops.select(
+                partition,
+                where=where,
+                fields=fields,
+                order_by=order_by,
+                descending=descending,
+                n=n,
+                min_rows=min_rows,
+                timeout_s=timeout_s,
+            )
+        )
+
+    def update_tags(
+        self, handle: BatchHandle, tags: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> None:
+        """Set tags of samples: name to one value for all, or one a row."""
+        self._run(self._ops.update_tags(handle, tags, timeout_s=timeout_s))
+
+    def advance_policy(
+        self, version: int, *, partition: str | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Say that policy ``version`` exists: partitions with ``max_staleness`` measure from it."""
+        self._run(self._ops.advance_policy(version, partition=partition, timeout_s=timeout_s))
+
+    def publish(
+        self,
+        name: str,
+        state_dict: Mapping[str, Any],
+        *,
+        version: int,
+        keep: int = 2,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Store a version of a model's weights; the ``keep`` newest versions stay."""
+        self._run(
+            self._ops.publish(name, state_dict, version=version, keep=keep, timeout_s=timeout_s)
+        )
+
+    def fetch(
+        self,
+        name: str,
+        *,
+        version: int | str = "latest",
+        newer_than: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Weights:
+        """Weights that were published: the newest, one version, or the newest above
+        ``newer_than``. Waits for it; ``NotReady`` at the deadline."""
+        return self._run(
+            self._ops.fetch(name, version=version, newer_than=newer_than, timeout_s=timeout_s)
+        )
+
+    def status(self, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """What the coordinator and each shard hold and do, as plain values."""
+        return self._run(self._ops.status(timeout_s=timeout_s))
+
+    def held(
+        self, *, partition: str | None = None, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """What is held and by whom: rows and bytes by field, task and age."""
+        return self._run(self._ops.held(partition=partition, timeout_s=timeout_s))
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """Bytes and rows that this client put and got, by field."""
+        return self._ops.traffic.report()
+
+    def close(self) -> None:
+        """Close the sockets. Idempotent; tensors that were got stay valid."""
+        self._channels.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of service {self.service_id}>"

@@ -1,0 +1,90 @@
+"""Settings, as frozen values that are checked once and passed down.
+
+Environment variables are read in this file and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from transferqueue.errors import ConfigError
+
+ADDRESS_VARIABLE = "TRANSFERQUEUE_ADDRESS"
+KEY_FILE_VARIABLE = "TRANSFERQUEUE_KEY_FILE"
+RUNTIME_DIR_VARIABLE = "TRANSFERQUEUE_RUNTIME_DIR"
+ARENA_DIR_VARIABLE = "TRANSFERQUEUE_ARENA_DIR"
+
+MAX_SHARDS = 1 << 15
+"""A uid has 16 bits for the shard slot, of which the sign bit stays clear."""
+
+MIB = 1 << 20
+
+
+def address_from_environment() -> str | None:
+    """The service address in ``$TRANSFERQUEUE_ADDRESS``, if set."""
+    return os.environ.get(ADDRESS_VARIABLE) or None
+
+
+def key_file_from_environment() -> Path | None:
+    """The client key file in ``$TRANSFERQUEUE_KEY_FILE``, if set."""
+    value = os.environ.get(KEY_FILE_VARIABLE)
+    return Path(value) if value else None
+
+
+def runtime_root() -> Path:
+    """The folder that holds one 0700 folder a running service of this user."""
+    configured = os.environ.get(RUNTIME_DIR_VARIABLE)
+    if configured:
+        return Path(configured)
+    return Path(tempfile.gettempdir()) / f"transferqueue-{os.getuid()}"
+
+
+def default_arena_dir() -> str:
+    """``$TRANSFERQUEUE_ARENA_DIR``, else ``/dev/shm``."""
+    return os.environ.get(ARENA_DIR_VARIABLE) or "/dev/shm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceConfig:
+    """What a whole service needs to know to start."""
+
+    shards: int = 1
+    budget_bytes: int = 4 << 30
+    """Bytes that each shard may hold; over it puts wait, then raise ``StorageFull``."""
+    backend: str = "shm"
+    """Name of a backend of the ``transferqueue.backends`` entry points."""
+    arena_dir: str | None = None
+    """Folder of the shared-memory arena; ``None``: ``$TRANSFERQUEUE_ARENA_DIR`` or ``/dev/shm``."""
+    host: str | None = None
+    """Interface to listen on for other hosts, e.g. ``"10.0.0.5"``; ``None``: this host only."""
+    start_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shards <= MAX_SHARDS:
+            raise ConfigError(f"shards must be in 1..{MAX_SHARDS}, got {self.shards}")
+        if self.budget_bytes < MIB:
+            raise ConfigError(f"budget_bytes must be at least 1 MiB, got {self.budget_bytes}")
+        if self.start_timeout_s <= 0:
+            raise ConfigError(f"start_timeout_s must be positive, got {self.start_timeout_s}")
+        if self.host in ("0.0.0.0", "::", "*"):
+            raise ConfigError(
+                f"host={self.host!r} would listen on every interface; name the one the workers use"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How a client waits and moves bytes."""
+
+    timeout_s: float = 30.0
+    """Deadline of every call that does not name its own."""
+    split_bytes: int = 1 * MIB
+    """New rows go to one shard while a put is smaller than this per shard, else to all."""
+    max_frame_bytes: int = 1 * MIB
+
+    def __post_init__(self) -> None:
+        if self.timeout_s <= 0:
+            raise ConfigError(f"timeout_s must be positive, got {self.timeout_s}")

@@ -1,0 +1,324 @@
+"""Claims of one partition: who gets which rows, in which order, and what an ack or its lack means.
+
+Fairness: claims of one feed (task, fields, condition) are served strictly in the order they came,
+so a large one is never starved by small ones behind it; claims of different feeds are tried in
+the order they came. A claim waits until all of its ``n`` rows can be handed out together.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from transferqueue.coordinator.choice import choose_rows
+from transferqueue.coordinator.effects import Effect, Grant, Refuse, Reply
+from transferqueue.coordinator.leases import Lease, Leases
+from transferqueue.coordinator.replicas import ReplicaLine, SharedBatch
+from transferqueue.coordinator.row_set import NO_ROWS, Rows
+from transferqueue.coordinator.table import Table, TaskState
+from transferqueue.errors import (
+    NotReady,
+    RowsConsumed,
+    RowsGone,
+    TransferQueueError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from transferqueue.coordinator.effects import WaiterId
+    from transferqueue.coordinator.feeds import Feed, FeedKey, Feeds
+    from transferqueue.coordinator.quotas import Quota
+    from transferqueue.coordinator.tags import TagTable
+    from transferqueue.coordinator.uid_ranges import Uids
+    from transferqueue.coordinator.waiters import ClaimWaiter
+
+MAX_GENERATORS = 1024
+"""Of one partition, one a (task, sampler); a client may make up any number of samplers."""
+
+Queue: TypeAlias = "OrderedDict[WaiterId, ClaimWaiter]"
+
+
+class Claims:
+    """The claims of one partition, those that wait and those that are out."""
+
+    def __init__(
+        self,
+        *,
+        partition: str,
+        max_deliveries: int | None,
+        table: Table,
+        tags: TagTable,
+        feeds: Feeds,
+        quota: Quota,
+        leases: Leases,
+    ) -> None:
+        self._partition = partition
+        self.max_deliveries = max_deliveries
+        self._table = table
+        self._tags = tags
+        self._feeds = feeds
+        self._quota = quota
+        self._leases = leases
+        self._queues: dict[FeedKey, Queue] = {}
+        self._generators: dict[tuple[str, str], np.random.Generator] = {}
+        self._lines: dict[tuple[FeedKey, tuple[int, ...]], ReplicaLine] = {}
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    def park(self, waiter: ClaimWaiter) -> None:
+        """The claim waits behind those of its feed; ``serve`` answers it, maybe at once."""
+        self._queues.setdefault(waiter.feed.key, OrderedDict())[waiter.waiter_id] = waiter
+        self._feeds.pinned.add(waiter.feed.key)
+
+    def leave(self, waiter: ClaimWaiter) -> None:
+        """The claim waits no more."""
+        queue = self._queues[waiter.feed.key]
+        del queue[waiter.waiter_id]
+        if not queue:
+            del self._queues[waiter.feed.key]
+            self._feeds.pinned.discard(waiter.feed.key)
+
+    def waiting(self) -> Iterator[ClaimWaiter]:
+        """Every claim that waits."""
+        for queue in self._queues.values():
+            yield from queue.values()
+
+    def heads(self) -> list[ClaimWaiter]:
+        """The first claim of each feed, in the order they came."""
+        heads = [next(iter(queue.values())) for queue in self._queues.values()]
+        return sorted(heads, key=lambda waiter: waiter.order)
+
+    # -- serving --------------------------------------------------------------------------------
+
+    def serve(self, feeds: Iterable[Feed], now_s: float) -> list[Effect]:
+        """Answer the waiting claims of these feeds, as far as there are rows for them."""
+        keys = {feed.key for feed in feeds} & self._queues.keys()
+        effects: list[Effect] = []
+        for head in self.heads() if keys else ():
+            if head.feed.key in keys:
+                effects += self._serve_queue(head.feed.key, now_s)
+        return effects
+
+    def _serve_queue(self, key: FeedKey, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        blocked = False
+        for waiter in list(self._queues[key].values()):
+            if blocked and not self._jumps_queue(waiter):
+                continue
+            answer = self._try(waiter, waiter.n, now_s)
+            if answer is None:
+                blocked = blocked or waiter.uids is None
+                continue
+            self.leave(waiter)
+            effects.append(answer)
+        return effects
+
+    def _jumps_queue(self, waiter: ClaimWaiter) -> bool:
+        """Claims that take nothing from those before them: of named rows, of a made batch."""
+        return waiter.uids is not None or self._pending(waiter) is not None
+
+    def _try(self, waiter: ClaimWaiter, n: int, now_s: float) -> Effect | None:
+        """Answer the claim with ``n`` rows now, or not at all."""
+        try:
+            if waiter.uids is not None:
+                return self._try_uids(waiter, waiter.uids, now_s)
+            batch = self._pending(waiter)
+            if batch is not None:
+                return self._grant_again(waiter, batch, now_s)
+            if not self._quota.may_hand_out(n):
+                return None
+            generator = self._generator(waiter)
+            rows = choose_rows(
+                waiter.sampler, n, waiter.feed, self._feeds, self._table, self._tags, generator
+            )
+            return None if rows is None else self._grant(waiter, rows, now_s)
+        except TransferQueueError as error:
+            return Refuse(waiter_id=waiter.waiter_id, error=error)
+
+    def _generator(self, waiter: ClaimWaiter) -> np.random.Generator:
+        key = (waiter.feed.task, str(waiter.sampler))
+        generator = self._generators.get(key)
+        if generator is None:
+            if len(self._generators) >= MAX_GENERATORS:
+                del self._generators[next(iter(self._generators))]
+            generator = self._generators[key] = np.random.default_rng(waiter.sampler.seed)
+        return generator
+
+    def _try_uids(self, waiter: ClaimWaiter, uids: Uids, now_s: float) -> Effect | None:
+        rows = self._table.find(uids)
+        if bool((rows < 0).any()):
+            return None  # not committed yet; ``free`` refuses it when they are gone
+        task = waiter.feed.task
+        done = self._table.is_in_state(task, rows, TaskState.ACKED)
+        done |= self._table.is_in_state(task, rows, TaskState.DEAD_LETTER)
+        if bool(done.any()):
+            raise RowsConsumed(task, int(done.sum()), len(uids), uids[done].tolist())
+        ready = waiter.feed.ready.contains(rows)
+        return self._grant(waiter, rows, now_s) if bool(ready.all()) else None
+
+    # -- granting -------------------------------------------------------------------------------
+
+    def _grant(self, waiter: ClaimWaiter, rows: Rows, now_s: float) -> Reply:
+        fields = self._specs(waiter, rows)
+        task, sharing = waiter.feed.task, waiter.sampler.sharing
+        distinct = rows if waiter.sampler.exclusive else np.unique(rows)
+        self._table.deliver(task, distinct)
+        self._quota.rows_handed_out += len(rows)
+        if waiter.sampler.exclusive:
+            self._table.set_state(task, rows, TaskState.CLAIMED)
+            self._feeds.withdraw(rows, task)
+        batch = None
+        if sharing is not None and waiter.uids is None:
+            line = self._line(waiter, sharing.key, sharing.num_replicas)
+            batch = line.append(self._table.uids(rows))
+        return self._open(waiter, rows, distinct, fields, batch, now_s)
+
+    def _specs(self, waiter: ClaimWaiter, rows: Rows) -> dict[str, Any]:
+        return {field: self._table.spec(field, rows) for field in waiter.fields}
+
+    def _open(
+        self,
+        waiter: ClaimWaiter,
+        rows: Rows,
+        distinct: Rows,
+        fields: dict[str, Any],
+        batch: SharedBatch | None,
+        now_s: float,
+    ) -> Reply:
+        sharing = waiter.sampler.sharing
+        lease = Lease(
+            claim_id=self._leases.next_claim_id(),
+            client_id=waiter.client_id,
+            partition=self._partition,
+            task=waiter.feed.task,
+            uids=self._table.uids(distinct),
+            deadline_s=now_s + waiter.lease_s,
+            exclusive=waiter.sampler.exclusive,
+            batch=batch,
+            replica=0 if sharing is None else sharing.replica,
+        )
+        if batch is not None:
+            batch.holding[lease.replica] = lease.claim_id
+        self._leases.open(lease)
+        tags = self._tags.get(rows)
+        grant = Grant(
+            claim_id=lease.claim_id,
+            partition=self._partition,
+            task=lease.task,
+            uids=self._table.uids(rows),
+            fields=fields,
+            tags={name: values.to_column() for name, values in tags.items()},
+            deliveries=self._table.deliveries(lease.task, rows),
+            lease_s=waiter.lease_s,
+            lease_deadline_s=lease.deadline_s,
+        )
+        return Reply(waiter_id=waiter.waiter_id, payload=grant)
+
+    # -- replicas -------------------------------------------------------------------------------
+
+    def _line(self, waiter: ClaimWaiter, key: tuple[int, ...], num_replicas: int) -> ReplicaLine:
+        line = self._lines.get((waiter.feed.key, key))
+        if line is None:
+            self._lines = {key: line for key, line in self._lines.items() if len(line)}
+            line = self._lines[(waiter.feed.key, key)] = ReplicaLine(num_replicas)
+        return line
+
+    def _pending(self, waiter: ClaimWaiter) -> SharedBatch | None:
+        sharing = waiter.sampler.sharing
+        line = None if sharing is None else self._lines.get((waiter.feed.key, sharing.key))
+        return None if line is None or sharing is None else line.pending(sharing.replica)
+
+    def _grant_again(self, waiter: ClaimWaiter, batch: SharedBatch, now_s: float) -> Effect | None:
+        """Give a replica the batch that another one made, or that it had before it died."""
+        rows = self._table.find(batch.uids)
+        rows = rows[rows >= 0]
+        rows = rows[self._table.is_live(rows)]
+        if not len(rows):  # all of it was cleared: on to the next one
+            batch.line.remove(batch)
+            return self._try(waiter, waiter.n, now_s)
+        sharing = waiter.sampler.sharing
+        assert sharing is not None
+        earlier = batch.holding.pop(sharing.replica, None)
+        if earlier is not None:
+            self._leases.close(earlier)
+        return self._open(waiter, rows, rows, self._specs(waiter, rows), batch, now_s)
+
+    # -- the end of a claim ---------------------------------------------------------------------
+
+    def ack(self, lease: Lease) -> Rows:
+        """The task is done with the rows of a closed lease. Returns those it is done with now."""
+        if lease.batch is not None and not lease.batch.line.ack(lease.batch, lease.replica):
+            return NO_ROWS
+        rows = self._claimed_rows(lease)
+        if lease.exclusive:
+            self._table.set_state(lease.task, rows, TaskState.ACKED)
+        return rows
+
+    def give_back(self, lease: Lease) -> Rows:
+        """A closed lease was not acked. Returns the rows that are free again, or dead letters."""
+        if lease.batch is not None and not lease.batch.line.let_go(lease.batch, lease.replica):
+            return NO_ROWS
+        rows = self._claimed_rows(lease)
+        if not lease.exclusive:
+            return rows
+        self._table.set_state(lease.task, rows, TaskState.FREE)
+        if self.max_deliveries is not None:
+            dead = self._table.deliveries(lease.task, rows) >= self.max_deliveries
+            self._table.set_state(lease.task, rows[dead], TaskState.DEAD_LETTER)
+        return rows
+
+    def _claimed_rows(self, lease: Lease) -> Rows:
+        """The rows of a lease that are still there."""
+        uids = lease.uids if lease.batch is None else np.unique(lease.batch.uids)
+        rows = self._table.find(uids)
+        rows = rows[rows >= 0]
+        return rows[self._table.is_live(rows)]
+
+    # -- giving up ------------------------------------------------------------------------------
+
+    def give_up(self, waiter: ClaimWaiter, now_s: float, hint: str) -> Effect:
+        """The claim's deadline has come: what is there, if it takes that, or NotReady."""
+        self.leave(waiter)
+        ready = self._num_ready(waiter)
+        if waiter.allow_partial and waiter.uids is None and 0 < ready < waiter.n:
+            answer = self._try(waiter, ready, now_s)
+            if answer is not None:
+                return answer
+        num_live = self._table.num_live
+        missing = {f: num_live - self._table.num_ready.get(f, 0) for f in waiter.fields}
+        missing = {field: count for field, count in missing.items() if count}
+        error = NotReady(waiter.n, ready, missing, now_s - waiter.parked_s, hint)
+        return Refuse(waiter_id=waiter.waiter_id, error=error)
+
+    def _num_ready(self, waiter: ClaimWaiter) -> int:
+        ready = waiter.feed.ready
+        if waiter.uids is not None:
+            rows = self._table.find(waiter.uids)
+            return int(np.count_nonzero(ready.contains(rows[rows >= 0])))
+        grouping = waiter.sampler.grouping
+        if grouping is not None:
+            return self._feeds.groups(waiter.feed, grouping).num_complete * grouping.size
+        return waiter.sampler.largest(len(ready))
+
+    def refuse_gone(self, uids: Uids) -> list[Refuse]:
+        """These uids were freed: refuse the claims that named one of them."""
+        refusals = []
+        for waiter in list(self.waiting()):
+            if waiter.uids is None:
+                continue
+            gone = np.isin(waiter.uids, uids)
+            if bool(gone.any()):
+                self.leave(waiter)
+                lost = waiter.uids[gone].tolist()
+                error = RowsGone(len(lost), len(waiter.uids), lost)
+                refusals.append(Refuse(waiter_id=waiter.waiter_id, error=error))
+        return refusals
+
+    def refuse(self, waiter: ClaimWaiter, error: TransferQueueError, now_s: float) -> list[Effect]:
+        """A waiting claim turned out to be impossible; those behind it are tried."""
+        self.leave(waiter)
+        refusal = Refuse(waiter_id=waiter.waiter_id, error=error)
+        return [refusal, *self.serve([waiter.feed], now_s)]

@@ -1,0 +1,545 @@
+"""Which samples hold which fields, and which task has taken them: the one object a server drives.
+
+Nothing here reads a clock or a socket. Times: ``now_s`` and ``deadline_s`` are instants on one
+monotonic clock of the server; ``lease_s`` and ``ttl_s`` are durations.
+
+Methods that change something return the effects to carry out, in order. An error that is known at
+once is raised, and then nothing was changed; a request that waits is answered later by a ``Reply``
+or a ``Refuse`` that carries its ``waiter_id``, out of whichever call satisfied it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.coordinator import reports
+from transferqueue.coordinator.effects import ClientId, Effect, FreeRows, Refuse, WaiterId
+from transferqueue.coordinator.leases import Lease, Leases
+from transferqueue.coordinator.partition import Partition
+from transferqueue.coordinator.policy import PartitionPolicy
+from transferqueue.coordinator.predicate import Predicate
+from transferqueue.coordinator.requests import (
+    check_duration,
+    check_names,
+    checked_uids,
+    committed_tags,
+    committed_uids,
+    distinct_uids,
+)
+from transferqueue.coordinator.samplers import Fifo, Sampler, SamplerRegistry
+from transferqueue.coordinator.specs import spec_from_plain
+from transferqueue.coordinator.table import TaskState
+from transferqueue.coordinator.tag_values import tag_values
+from transferqueue.coordinator.uid_ranges import GoneUids
+from transferqueue.coordinator.waiters import (
+    CellWaiter,
+    ClaimWaiter,
+    PutWaiter,
+    SelectWaiter,
+    Waiter,
+)
+from transferqueue.coordinator.waiting_room import WaitingRoom
+from transferqueue.errors import (
+    ClaimTooLarge,
+    InvalidInput,
+    UnknownField,
+    UnknownPartition,
+    UnknownTask,
+    near_names,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from transferqueue.coordinator.specs import Spec
+
+
+class ControlPlane:
+    """All partitions of one service.
+
+    ``first_claim_id`` lets a coordinator that is started again go on above the ids it gave before.
+    """
+
+    def __init__(self, *, samplers: SamplerRegistry | None = None, first_claim_id: int = 1) -> None:
+        self._samplers = samplers or SamplerRegistry()
+        self._partitions: dict[str, Partition] = {}
+        self._declared: set[str] = set()
+        self._leases = Leases(first_claim_id)
+        self._gone = GoneUids()
+        self._room = WaitingRoom()
+        self._num_claims = 0
+        self._dropped: dict[tuple[int, str], NDArray[np.int64]] = {}
+        """(slot, partition) -> rows of dropped partitions whose free was not reported yet."""
+
+    # -- partitions -----------------------------------------------------------------------------
+
+    def create_partition(
+        self,
+        name: str,
+        policy: PartitionPolicy,
+        *,
+        now_s: float,
+    ) -> list[Effect]:
+        """Declare a partition. The same declaration again is a no-op, another one is InvalidInput.
+
+        With ``policy.tasks`` any other task name is ``UnknownTask``; with ``policy.fields`` any
+        other field name in a claim or wait is ``UnknownField``. A partition that was never declared
+        is made by its first commit or claim, open to every name, with explicit retention.
+        """
+        check_names("partition", (name,))
+        existing = self._partitions.get(name)
+        if name in self._declared and existing is not None:
+            _check_same(name, existing.policy, policy)
+            return []
+        self._declared.add(name)
+        if existing is None:
+            self._partitions[name] = Partition(name, policy, self._leases, self._gone)
+            return []
+        return self._finish([*existing.adopt(policy), *existing.settle(now_s)])
+
+    def drop_partition(self, name: str, *, now_s: float) -> list[Effect]:
+        """Forget it and free all its rows; what waits on it is refused with UnknownPartition."""
+        partition = self._known(name)
+        for lease in self._leases.of_partition(name):
+            self._leases.close(lease.claim_id)
+        effects = partition.free_all()
+        for free in effects:
+            if isinstance(free, FreeRows):
+                before = self._dropped.get((free.slot, name), free.uids[:0])
+                self._dropped[(free.slot, name)] = np.concatenate((before, free.uids))
+        answered = {effect.waiter_id for effect in effects if isinstance(effect, Refuse)}
+        for waiter_id in self._room.of_partition(name):
+            if waiter_id not in answered:
+                effects.append(Refuse(waiter_id=waiter_id, error=UnknownPartition(name)))
+        del self._partitions[name]
+        self._declared.discard(name)
+        del now_s
+        return self._finish(effects)
+
+    def _known(self, name: str) -> Partition:
+        partition = self._partitions.get(name)
+        if partition is None:
+            raise UnknownPartition(name, near_names(name, self._partitions))
+        return partition
+
+    def _made(self, name: str) -> Partition:
+        """The partition, made now if this is its first use."""
+        partition = self._partitions.get(name)
+        if partition is None:
+            check_names("partition", (name,))
+            partition = Partition(name, PartitionPolicy(), self._leases, self._gone)
+            self._partitions[name] = partition
+        return partition
+
+    def _finish(self, effects: list[Effect]) -> list[Effect]:
+        """Those that are answered wait no more."""
+        for effect in effects:
+            if not isinstance(effect, FreeRows):
+                self._room.leave(effect.waiter_id)
+        return effects
+
+    # -- what shards report ---------------------------------------------------------------------
+
+    def commit(
+        self,
+        *,
+        now_s: float,
+        slot: int,
+        partition: str,
+        uids: NDArray[np.int64],
+        fields: Mapping[str, Spec],
+        tags: Mapping[str, Any] | None = None,
+        nbytes: Mapping[str, int] | None = None,
+    ) -> list[Effect]:
+        """These cells are stored. Known ones are no-ops, so a stream may be sent again.
+
+        ``tags``: name -> scalar for all rows, or an array or list of ``len(uids)``. ``nbytes``:
+        bytes of each field over all of the rows. Rows that were freed before stay freed.
+        """
+        uids, order = committed_uids(slot, uids)
+        specs = {field: spec_from_plain(field, spec) for field, spec in fields.items()}
+        good_tags, bad_tags = committed_tags(tags or {}, order)
+        made = self._made(partition)
+        for name in bad_tags:
+            made.count_refused_tag(name, len(uids))
+        return self._finish(made.commit(slot, uids, specs, good_tags, nbytes or {}, now_s))
+
+    def cleared(
+        self,
+        *,
+        now_s: float,
+        slot: int,
+        partition: str,
+        uids: NDArray[np.int64],
+        nbytes: Mapping[str, int] | None = None,
+    ) -> list[Effect]:
+        """These rows are gone from the shard, whoever asked for it. Unknown ones are no-ops.
+
+        ``nbytes``: the bytes that came free by field; without it the field's mean is assumed.
+        """
+        del now_s
+        dropped = self._dropped.pop((slot, partition), None)
+        if dropped is not None:
+            self._gone.add(uids)
+            left = dropped[~np.isin(dropped, uids)]
+            if len(left):
+                self._dropped[(slot, partition)] = left
+        known = self._partitions.get(partition)
+        if known is None:
+            self._gone.add(uids)
+            return []
+        return self._finish(known.cleared(uids, nbytes or {}))
+
+    def slot_joined(self, slot: int, *, now_s: float) -> list[Effect]:
+        """A shard is back: ask again for every free it has not reported as done."""
+        effects: list[Effect] = []
+        for partition in self._partitions.values():
+            partition.quota.void_credit(slot)
+            effects += partition.frees_of(slot) + partition.settle(now_s)
+        for (of_slot, name), uids in self._dropped.items():
+            if of_slot == slot:
+                effects.append(FreeRows(slot=slot, partition=name, uids=uids))
+        return self._finish(effects)
+
+    def slot_lost(self, slot: int, *, now_s: float) -> list[Effect]:
+        """A shard is gone for good: so are its rows; what waits for them is told."""
+        effects: list[Effect] = []
+        for partition in self._partitions.values():
+            partition.quota.void_credit(slot)
+            effects += partition.lose_slot(slot) + partition.settle(now_s)
+        self._dropped = {key: uids for key, uids in self._dropped.items() if key[0] != slot}
+        return self._finish(effects)
+
+    # -- producers ------------------------------------------------------------------------------
+
+    def admit(
+        self,
+        *,
+        now_s: float,
+        waiter_id: WaiterId,
+        client_id: ClientId,
+        slot: int,
+        partition: str,
+        num_rows: int,
+        num_bytes: int,
+        deadline_s: float,
+    ) -> list[Effect]:
+        """Ask for room for new rows of a shard; answered with ``Admitted`` when there is.
+
+        The room is the slot's until a commit uses it or ``return_credit`` hands it back. Only new
+        rows ask: further fields of rows that are in are counted, and never wait (a stage that
+        could not add its field would keep the others from freeing anything).
+        """
+        waiter = PutWaiter(
+            waiter_id=waiter_id,
+            client_id=client_id,
+            parked_s=now_s,
+            deadline_s=deadline_s,
+            slot=slot,
+            num_rows=num_rows,
+            num_bytes=num_bytes,
+        )
+        made = self._made(partition)
+        return self._enter(made, waiter, made.admit(waiter, now_s))
+
+    def _enter(self, partition: Partition, waiter: Waiter, effects: list[Effect]) -> list[Effect]:
+        """The request waits, unless these effects answer it."""
+        self._room.enter(partition.name, waiter)
+        return self._finish(effects)
+
+    def return_credit(
+        self, *, now_s: float, slot: int, partition: str, num_rows: int, num_bytes: int
+    ) -> list[Effect]:
+        """Give back room that was admitted and will not be used."""
+        known = self._partitions.get(partition)
+        if known is None:
+            return []
+        known.quota.return_credit(slot, num_rows, num_bytes)
+        return self._finish(known.settle(now_s))
+
+    # -- consumers ------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        *,
+        now_s: float,
+        waiter_id: WaiterId,
+        client_id: ClientId,
+        partition: str,
+        task: str,
+        fields: Sequence[str],
+        n: int = 0,
+        uids: NDArray[np.int64] | None = None,
+        sampler: Mapping[str, Any] | None = None,
+        where: list[Any] | None = None,
+        deadline_s: float,
+        lease_s: float,
+        allow_partial: bool = False,
+    ) -> list[Effect]:
+        """Take ``n`` rows whose ``fields`` are ready for ``task``, or exactly ``uids``.
+
+        Answered with a ``Grant``, else at ``deadline_s`` with ``NotReady`` (``allow_partial``:
+        with what is ready, if that is anything). ``sampler`` and ``where`` in their wire form;
+        ``None`` is first in, first out, over all rows.
+        """
+        check_duration("lease_s", lease_s)
+        check_names("field", fields)
+        chooser = Fifo() if uids is not None else self._samplers.read(sampler)
+        condition = None if where is None else Predicate.from_plain(where)
+        made = self._made(partition)
+        self._check_task(made, task)
+        self._check_fields(made, fields)
+        if uids is not None:
+            uids = distinct_uids(uids)
+            n = len(uids)
+        else:
+            self._check_choice(made, n, chooser, condition)
+        reason = made.quota.check_claim(n)
+        if reason:
+            raise ClaimTooLarge(partition, reason)
+        self._num_claims += 1
+        waiter = ClaimWaiter(
+            waiter_id=waiter_id,
+            client_id=client_id,
+            parked_s=now_s,
+            deadline_s=deadline_s,
+            order=self._num_claims,
+            fields=tuple(dict.fromkeys(fields)),
+            n=n,
+            feed=made.feeds.get(task, fields, condition),
+            sampler=chooser,
+            lease_s=lease_s,
+            allow_partial=allow_partial,
+            uids=uids,
+        )
+        return self._enter(made, waiter, made.claim(waiter, now_s))
+
+    def _check_task(self, partition: Partition, task: str) -> None:
+        check_names("task", (task,))
+        declared = partition.policy.tasks
+        if declared and task not in declared:
+            raise UnknownTask(task, near_names(task, declared), f"partition {partition.name!r}")
+
+    def _check_fields(self, partition: Partition, fields: Sequence[str]) -> None:
+        declared = partition.policy.fields
+        for field in fields if declared else ():
+            if field not in declared and field not in partition.table.fields:
+                near = near_names(field, (*declared, *partition.table.fields))
+                raise UnknownField(field, near, f"partition {partition.name!r}")
+
+    def _check_choice(
+        self, partition: Partition, n: int, sampler: Sampler, where: Predicate | None
+    ) -> None:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise InvalidInput(f"n must be an int of at least 1, got {n!r}")
+        sampler.check(n)
+        if not partition.table.num_rows:
+            return  # nothing is known of its tags yet
+        for tag in sampler.tags:
+            partition.tags.column(tag)
+        if where is not None:
+            where.check(partition.tags)
+
+    def ack(self, claim_id: int, *, now_s: float) -> list[Effect]:
+        """Done with these rows for this task, for good."""
+        self._leases.get(claim_id, now_s)
+        lease = self._leases.close(claim_id)
+        partition = self._partitions.get(lease.partition)
+        return [] if partition is None else self._finish(partition.ack(lease, now_s))
+
+    def give_back(self, claim_id: int, *, now_s: float) -> list[Effect]:
+        """Let the task's next claim have them."""
+        self._leases.get(claim_id, now_s)
+        return self._give_back(self._leases.close(claim_id), now_s)
+
+    def _give_back(self, lease: Lease, now_s: float) -> list[Effect]:
+        partition = self._partitions.get(lease.partition)
+        return [] if partition is None else self._finish(partition.give_back(lease, now_s))
+
+    def extend(self, claim_id: int, lease_s: float, *, now_s: float) -> float:
+        """Hold the claim for ``lease_s`` from now on; returns the new deadline."""
+        check_duration("lease_s", lease_s)
+        return self._leases.extend(claim_id, lease_s, now_s)
+
+    def wait(
+        self,
+        *,
+        now_s: float,
+        waiter_id: WaiterId,
+        client_id: ClientId,
+        partition: str,
+        uids: NDArray[np.int64],
+        fields: Sequence[str],
+        deadline_s: float,
+    ) -> list[Effect]:
+        """Answer with ``CellsReady`` once every (uid, field) is there."""
+        check_names("field", fields)
+        if not fields:
+            raise InvalidInput("wait: name at least one field")
+        made = self._made(partition)
+        self._check_fields(made, fields)
+        waiter = CellWaiter(
+            waiter_id=waiter_id,
+            client_id=client_id,
+            parked_s=now_s,
+            deadline_s=deadline_s,
+            uids=np.unique(checked_uids(uids)),
+            fields=tuple(dict.fromkeys(fields)),
+        )
+        return self._enter(made, waiter, made.wait(waiter))
+
+    def select(
+        self,
+        *,
+        now_s: float,
+        waiter_id: WaiterId,
+        client_id: ClientId,
+        partition: str,
+        where: list[Any] | None = None,
+        fields: Sequence[str] = (),
+        order_by: str | None = None,
+        descending: bool = True,
+        n: int | None = None,
+        min_rows: int = 0,
+        deadline_s: float | None = None,
+    ) -> list[Effect]:
+        """Look rows up without taking them; answered with a ``Selection``.
+
+        Rows that have all of ``fields``, match ``where``, and, with ``order_by``, carry that tag;
+        by the tag (newest first by default) or in order of arrival; the first ``n``. With
+        ``deadline_s`` it waits until at least ``min_rows`` match.
+        """
+        check_names("field", fields)
+        if n is not None and n < 1:
+            raise InvalidInput(f"n must be at least 1, got {n}")
+        if n is not None and min_rows > n:
+            raise InvalidInput(f"min_rows={min_rows} rows of at most n={n} can never match")
+        made = self._made(partition)
+        self._check_fields(made, fields)
+        condition = None if where is None else Predicate.from_plain(where)
+        if made.table.num_rows:
+            if condition is not None:
+                condition.check(made.tags)
+            if order_by is not None:
+                made.tags.column(order_by)
+        waiter = SelectWaiter(
+            waiter_id=waiter_id,
+            client_id=client_id,
+            parked_s=now_s,
+            deadline_s=now_s if deadline_s is None else deadline_s,
+            where=condition,
+            fields=tuple(dict.fromkeys(fields)),
+            order_by=order_by,
+            descending=descending,
+            n=n,
+            min_rows=0 if deadline_s is None else min_rows,
+        )
+        return self._enter(made, waiter, made.select(waiter))
+
+    def cancel(self, waiter_id: WaiterId, *, now_s: float) -> list[Effect]:
+        """Forget a waiting request; it is not answered. Unknown or answered ones are no-ops."""
+        entry = self._room.leave(waiter_id)
+        if entry is None:
+            return []
+        name, waiter = entry
+        return self._finish(self._partitions[name].cancel(waiter, now_s))
+
+    def client_gone(
+        self, client_id: ClientId, *, now_s: float, give_back: bool = False
+    ) -> list[Effect]:
+        """Forget what it waits for. Its claims run out with their leases, or at once."""
+        effects: list[Effect] = []
+        for waiter_id in self._room.of_client(client_id):
+            effects += self.cancel(waiter_id, now_s=now_s)
+        for lease in self._leases.of_client(client_id) if give_back else ():
+            effects += self._give_back(self._leases.close(lease.claim_id), now_s)
+        return effects
+
+    # -- tags and versions ----------------------------------------------------------------------
+
+    def update_tags(
+        self,
+        *,
+        now_s: float,
+        partition: str,
+        uids: NDArray[np.int64],
+        tags: Mapping[str, Any],
+    ) -> list[Effect]:
+        """Set tags of rows, scalar or per row; ``RowsGone`` if any of them is not there."""
+        uids = checked_uids(uids)
+        check_names("tag", tags)
+        parsed = {name: tag_values(name, value, len(uids)) for name, value in tags.items()}
+        values = {name: value for name, value in parsed.items() if value is not None}
+        return self._finish(self._known(partition).update_tags(uids, values, now_s))
+
+    def advance_policy(
+        self, version: int, *, now_s: float, partition: str | None = None
+    ) -> list[Effect]:
+        """A newer policy version exists; rows that are too stale now are dropped or held."""
+        names = list(self._partitions) if partition is None else [partition]
+        effects: list[Effect] = []
+        for name in names:
+            effects += self._known(name).advance_policy(version)
+        del now_s
+        return self._finish(effects)
+
+    # -- time and reports -----------------------------------------------------------------------
+
+    def next_deadline_s(self) -> float | None:
+        """When ``tick`` has something to do next; ``None`` when only a call can change anything."""
+        candidates = [self._room.deadlines.next_s(), self._leases.deadlines.next_s()]
+        candidates += [p.lifetimes.next_expiry_s() for p in self._partitions.values()]
+        return min((due_s for due_s in candidates if due_s is not None), default=None)
+
+    def tick(self, now_s: float) -> list[Effect]:
+        """Expire leases, waits and rows whose time is up."""
+        effects: list[Effect] = []
+        # Leases first: rows that come back may still satisfy a claim whose time is up.
+        for lease in self._leases.pop_due(now_s):
+            effects += self._give_back(lease, now_s)
+        for partition in self._partitions.values():
+            effects += self._finish(partition.expire(now_s))
+        for waiter_id in self._room.deadlines.pop_due(now_s):
+            effects += self._give_up(waiter_id, now_s)
+        return effects
+
+    def _give_up(self, waiter_id: WaiterId, now_s: float) -> list[Effect]:
+        entry = self._room.leave(waiter_id)
+        if entry is None:  # answered because another one gave up
+            return []
+        name, waiter = entry
+        return self._finish(self._partitions[name].give_up(waiter, now_s, self._hint(name)))
+
+    def _hint(self, name: str) -> str:
+        """What may be wrong with waiting on an empty partition that nobody declared."""
+        if name in self._declared or self._partitions[name].table.num_rows:
+            return ""
+        near = near_names(name, [p for p in self._partitions if p != name])
+        hint = f", did you mean {near[0]!r}" if near else ""
+        return f"nobody has put anything into partition {name!r}{hint}"
+
+    def status(self, *, now_s: float) -> dict[str, Any]:
+        """Counts by partition and task, plain values."""
+        del now_s
+        return {name: reports.status(p) for name, p in self._partitions.items()}
+
+    def held(self, *, now_s: float, partition: str | None = None) -> dict[str, Any]:
+        """What is held and by whom: rows and bytes by field, task and age, plain values."""
+        names = list(self._partitions) if partition is None else [partition]
+        return {name: reports.held(self._known(name), now_s) for name in names}
+
+    def dead_letters(self, partition: str, task: str) -> NDArray[np.int64]:
+        """The uids that a task was given too often without an ack. O(rows)."""
+        known = self._known(partition)
+        return known.table.uids(known.table.rows_in_state(task, TaskState.DEAD_LETTER))
+
+
+def _check_same(name: str, old: PartitionPolicy, new: PartitionPolicy) -> None:
+    was, now = old.to_plain(), new.to_plain()
+    changes = [f"{key} {was[key]!r}, now {now[key]!r}" for key in was if was[key] != now[key]]
+    if changes:
+        raise InvalidInput(f"partition {name!r} was declared otherwise: {'; '.join(changes)}")

@@ -1,0 +1,111 @@
+"""Claims that are out: who holds which rows until when, and what became of those that are not."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from transferqueue.coordinator.deadlines import Deadlines
+from transferqueue.errors import AlreadyAcked, LeaseExpired, UnknownClaim
+
+if TYPE_CHECKING:
+    from transferqueue.coordinator.effects import ClientId
+    from transferqueue.coordinator.replicas import SharedBatch
+    from transferqueue.coordinator.uid_ranges import Uids
+
+REMEMBERED_CLAIMS = 65_536
+"""How many closed claims are remembered, to say what became of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """One claim that is out."""
+
+    claim_id: int
+    client_id: ClientId
+    partition: str
+    task: str
+    uids: Uids
+    """Distinct, in no order that matters."""
+    deadline_s: float
+    exclusive: bool
+    """Whether the rows are marked as claimed for the task."""
+    batch: SharedBatch | None = None
+    """With ``replica``: the rows are those of a batch that several replicas get."""
+    replica: int = 0
+
+
+class Leases:
+    """All claims of the service that are out, by id. Ids are never reused."""
+
+    def __init__(self, first_claim_id: int = 1) -> None:
+        self._next_id = first_claim_id
+        self._open: dict[int, Lease] = {}
+        self._of_client: dict[ClientId, set[int]] = {}
+        self._expired_s: OrderedDict[int, float | None] = OrderedDict()
+        """Closed claims: when the lease ran out, or ``None`` when it was acked or given back."""
+        self.deadlines: Deadlines[int] = Deadlines()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def next_claim_id(self) -> int:
+        claim_id, self._next_id = self._next_id, self._next_id + 1
+        return claim_id
+
+    def open(self, lease: Lease) -> None:
+        """The claim is out."""
+        self._open[lease.claim_id] = lease
+        self._of_client.setdefault(lease.client_id, set()).add(lease.claim_id)
+        self.deadlines.set(lease.claim_id, lease.deadline_s)
+
+    def get(self, claim_id: int, now_s: float) -> Lease:
+        """The claim, if it is out: else LeaseExpired, AlreadyAcked or UnknownClaim."""
+        lease = self._open.get(claim_id)
+        if lease is None:
+            if claim_id not in self._expired_s:
+                raise UnknownClaim(claim_id)
+            expired_s = self._expired_s[claim_id]
+            if expired_s is None:
+                raise AlreadyAcked(claim_id)
+            raise LeaseExpired(claim_id, now_s - expired_s)
+        if now_s >= lease.deadline_s:
+            raise LeaseExpired(claim_id, now_s - lease.deadline_s)
+        return lease
+
+    def extend(self, claim_id: int, lease_s: float, now_s: float) -> float:
+        """Hold the claim for ``lease_s`` from now on; returns until when."""
+        lease = self.get(claim_id, now_s)
+        lease.deadline_s = now_s + lease_s
+        self.deadlines.set(claim_id, lease.deadline_s)
+        return lease.deadline_s
+
+    def close(self, claim_id: int) -> Lease:
+        """The claim was acked or given back."""
+        return self._close(claim_id, None)
+
+    def pop_due(self, now_s: float) -> list[Lease]:
+        """Claims whose lease has run out; they are closed."""
+        due = (self._open[claim_id] for claim_id in self.deadlines.pop_due(now_s))
+        return [self._close(lease.claim_id, lease.deadline_s) for lease in due]
+
+    def _close(self, claim_id: int, expired_s: float | None) -> Lease:
+        lease = self._open.pop(claim_id)
+        of_client = self._of_client[lease.client_id]
+        of_client.discard(claim_id)
+        if not of_client:
+            del self._of_client[lease.client_id]
+        self.deadlines.drop(claim_id)
+        self._expired_s[claim_id] = expired_s
+        if len(self._expired_s) > REMEMBERED_CLAIMS:
+            self._expired_s.popitem(last=False)
+        return lease
+
+    def of_client(self, client_id: ClientId) -> list[Lease]:
+        """What a client holds."""
+        return [self._open[claim_id] for claim_id in sorted(self._of_client.get(client_id, ()))]
+
+    def of_partition(self, partition: str) -> list[Lease]:
+        """What is out of one partition. O(leases)."""
+        return [lease for lease in self._open.values() if lease.partition == partition]

@@ -1,0 +1,138 @@
+"""When rows are to be freed without being told to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.coordinator.policy import PartitionPolicy, Retention, StaleRows
+from transferqueue.coordinator.row_set import NO_ROWS, Rows
+from transferqueue.coordinator.table import Table, TaskState
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from transferqueue.coordinator.staleness import Staleness
+
+AGE_BOUNDS_S = (60.0, 600.0, 3600.0)
+"""Where the age classes of a report end."""
+
+
+class Arrivals:
+    """When rows came. A step a commit, not a row: rows are in order of arrival."""
+
+    def __init__(self) -> None:
+        self._first_rows: list[int] = []
+        self._at_s: list[float] = []
+
+    def add(self, first_row: int, now_s: float) -> None:
+        """Rows from this one on came now."""
+        if not self._at_s or self._at_s[-1] != now_s:
+            self._first_rows.append(first_row)
+            self._at_s.append(now_s)
+
+    def first_after(self, at_s: float) -> int | None:
+        """The first row that came after this instant; ``None`` if none did."""
+        at = int(np.searchsorted(self._at_s, at_s, side="right"))
+        return self._first_rows[at] if at < len(self._at_s) else None
+
+    def times_s(self, rows: Rows) -> NDArray[np.float64]:
+        """When each of these rows came."""
+        at = np.searchsorted(self._first_rows, rows, side="right") - 1
+        return np.asarray(self._at_s, dtype=np.float64)[at]
+
+    def keep(self, kept: Rows) -> None:
+        """Rows were renumbered: the row ``kept[i]`` is now ``i``."""
+        first = np.searchsorted(kept, self._first_rows)
+        last = np.append(first[1:], len(kept)) > first  # else no row of it is left
+        self._first_rows = first[last].tolist()
+        self._at_s = np.asarray(self._at_s)[last].tolist()
+
+
+class Lifetimes:
+    """Which rows of one partition are due."""
+
+    def __init__(self, policy: PartitionPolicy, table: Table, staleness: Staleness) -> None:
+        self.policy = policy
+        self._table = table
+        self._staleness = staleness
+        self._looked_at = 0
+        """Rows below this one were looked at when their time was up."""
+        self.arrivals = Arrivals()
+        self.num_dropped_stale = 0
+        self.num_dropped_old = 0
+
+    def _unclaimed(self, rows: Rows) -> Rows:
+        """Those of these rows that are live and that no claim holds."""
+        rows = rows[self._table.is_live(rows)]
+        for task in self._table.tasks:
+            rows = rows[~self._table.is_in_state(task, rows, TaskState.CLAIMED)]
+        return rows
+
+    def stale(self, rows: Rows) -> Rows:
+        """Those to drop because their policy is too old. One that is claimed is let finish."""
+        if self.policy.on_stale is not StaleRows.DROP or self._staleness.bound is None:
+            return NO_ROWS
+        due = self._unclaimed(rows[self._staleness.is_stale(rows)])
+        self.num_dropped_stale += len(due)
+        return due
+
+    def consumed(self, rows: Rows) -> Rows:
+        """Those that every declared task has acked."""
+        if self.policy.retention is not Retention.CONSUMED:
+            return NO_ROWS
+        for task in self.policy.tasks:
+            rows = rows[self._table.is_in_state(task, rows, TaskState.ACKED)]
+        return rows[self._table.is_live(rows)]
+
+    def after_claim(self, rows: Rows, now_s: float) -> Rows:
+        """Those that are due now that a claim has let go of them."""
+        consumed = self.consumed(rows)
+        rows = rows[~np.isin(rows, consumed)]
+        stale = self.stale(rows)
+        if self.policy.ttl_s is None:
+            return np.concatenate((consumed, stale))
+        rows = rows[~np.isin(rows, stale)]
+        old = self._unclaimed(rows[self._arrived_by(rows, now_s - self.policy.ttl_s)])
+        self.num_dropped_old += len(old)
+        return np.concatenate((consumed, stale, old))
+
+    def _arrived_by(self, rows: Rows, at_s: float) -> NDArray[np.bool_]:
+        return np.asarray(self.arrivals.times_s(rows) <= at_s)
+
+    def next_expiry_s(self) -> float | None:
+        """When rows get too old next."""
+        if self.policy.ttl_s is None or self._looked_at >= self._table.num_rows:
+            return None
+        first = np.array([self._looked_at])
+        return float(self.arrivals.times_s(first)[0]) + self.policy.ttl_s
+
+    def expired(self, now_s: float) -> Rows:
+        """Those whose time is up; claimed ones go when their claim does (``after_claim``)."""
+        if self.policy.ttl_s is None:
+            return NO_ROWS
+        end = self.arrivals.first_after(now_s - self.policy.ttl_s)
+        end = self._table.num_rows if end is None else end
+        if end <= self._looked_at:
+            return NO_ROWS
+        rows = self._unclaimed(np.arange(self._looked_at, end))
+        self._looked_at = end
+        self.num_dropped_old += len(rows)
+        return rows
+
+    def keep(self, kept: Rows) -> None:
+        """Rows were renumbered: the row ``kept[i]`` is now ``i``."""
+        self.arrivals.keep(kept)
+        self._looked_at = int(np.searchsorted(kept, self._looked_at))
+
+    def ages(self, now_s: float) -> dict[str, Any]:
+        """Live rows by age."""
+        rows = self._table.live_rows()
+        ages_s = now_s - self.arrivals.times_s(rows)
+        counts = np.bincount(np.searchsorted(AGE_BOUNDS_S, ages_s), minlength=len(AGE_BOUNDS_S) + 1)
+        names = [f"up to {bound:g} s" for bound in AGE_BOUNDS_S] + ["older"]
+        return {
+            "rows_by_age": dict(zip(names, counts.tolist(), strict=True)),
+            "oldest_s": float(ages_s.max(initial=0.0)),
+        }

@@ -1,0 +1,428 @@
+"""One partition: its table, tags, claims, quota and lifetimes, and what a change of one does to
+the others.
+
+The order within every change: state first, then the rows that became due are freed, then what
+waits is answered. So a reply never promises a row that the same change took away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from transferqueue.coordinator.cells import CellWaits
+from transferqueue.coordinator.claims import Claims
+from transferqueue.coordinator.effects import Effect, FreeRows, Refuse
+from transferqueue.coordinator.feeds import Feeds
+from transferqueue.coordinator.lifetimes import Lifetimes
+from transferqueue.coordinator.quotas import Demand, Quota
+from transferqueue.coordinator.reports import holders, unknown_field_hint
+from transferqueue.coordinator.row_set import NO_ROWS, Rows
+from transferqueue.coordinator.selects import Selects
+from transferqueue.coordinator.staleness import Staleness
+from transferqueue.coordinator.table import Table, TaskState
+from transferqueue.coordinator.tags import TagTable
+from transferqueue.coordinator.uid_ranges import GoneUids, Uids, split_by_slot
+from transferqueue.coordinator.waiters import (
+    CellWaiter,
+    ClaimWaiter,
+    PutWaiter,
+    SelectWaiter,
+    Waiter,
+)
+from transferqueue.errors import (
+    ClaimTooLarge,
+    NotReady,
+    RowsGone,
+    TagTypeMismatch,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from transferqueue.coordinator.feeds import Feed
+    from transferqueue.coordinator.leases import Lease, Leases
+    from transferqueue.coordinator.policy import PartitionPolicy
+    from transferqueue.coordinator.specs import Spec
+    from transferqueue.coordinator.tag_values import TagValues
+
+
+class Partition:
+    """One named table of samples and everything that waits on it."""
+
+    def __init__(self, name: str, policy: PartitionPolicy, leases: Leases, gone: GoneUids) -> None:
+        self.name = name
+        self.policy = policy
+        self._gone = gone
+        self.table = Table()
+        self.tags = TagTable(f"partition {name!r}")
+        self.staleness = Staleness(policy, self.tags)
+        self.feeds = Feeds(self.table, self.tags, self.staleness)
+        self.quota = Quota(name, policy)
+        self.lifetimes = Lifetimes(policy, self.table, self.staleness)
+        self.cells = CellWaits()
+        self.selects = Selects(self.table, self.tags)
+        self.claims = Claims(
+            partition=name,
+            max_deliveries=policy.max_deliveries,
+            table=self.table,
+            tags=self.tags,
+            feeds=self.feeds,
+            quota=self.quota,
+            leases=leases,
+        )
+        self.num_refused_tags: dict[str, int] = {}
+        """tag -> rows whose value was of another type than the tag, and so was left out."""
+
+    def adopt(self, policy: PartitionPolicy) -> list[Effect]:
+        """A partition that was made by its first use is declared now."""
+        self.policy = policy
+        self.staleness.policy = self.lifetimes.policy = self.quota.policy = policy
+        self.claims.max_deliveries = policy.max_deliveries
+        rows = self.table.live_rows()
+        self.staleness.see(rows)
+        self.feeds.refresh(rows)
+        due = np.union1d(self.lifetimes.consumed(rows), self.lifetimes.stale(rows))
+        return self._free(due)
+
+    # -- what shards report ---------------------------------------------------------------------
+
+    def commit(
+        self,
+        slot: int,
+        uids: Uids,
+        fields: Mapping[str, Spec],
+        tags: Mapping[str, TagValues],
+        nbytes: Mapping[str, int],
+        now_s: float,
+    ) -> list[Effect]:
+        """Cells are stored; see ``ControlPlane.commit``. ``uids`` are distinct and ascending."""
+        rows, at, num_new = self._rows_of(slot, uids, now_s)
+        if not len(rows):
+            return []
+        changed = self._store(slot, rows, num_new, fields, nbytes, len(uids))
+        rows, at = rows[changed], at[changed]
+        # A stream that is sent again must not undo later updates of tags, so only what is new.
+        tagged = self._set_tags(rows, at, num_new, tags)
+        bound_rose = self.staleness.see(rows)
+        effects = self._free(self._too_stale(rows, bound_rose=bound_rose))
+        return effects + self._announce(rows, fields, tagged, now_s)
+
+    def _rows_of(self, slot: int, uids: Uids, now_s: float) -> tuple[Rows, Rows, int]:
+        """The live rows of uids, new ones last, where they are in ``uids``, how many are new."""
+        found = self.table.find(uids)
+        known = np.flatnonzero(found >= 0)
+        known = known[self.table.is_live(found[known])]
+        new = np.flatnonzero(found < 0)
+        new = new[~self._gone.contains(uids[new])]
+        if not len(new):
+            return found[known], known, 0
+        added = self.table.add(slot, uids[new])
+        self.tags.reserve(self.table.capacity)
+        self.feeds.reserve()
+        self.lifetimes.arrivals.add(int(added[0]), now_s)
+        return np.concatenate((found[known], added)), np.concatenate((known, new)), len(new)
+
+    def _store(
+        self,
+        slot: int,
+        rows: Rows,
+        num_new: int,
+        fields: Mapping[str, Spec],
+        nbytes: Mapping[str, int],
+        num_put: int,
+    ) -> NDArray[np.bool_]:
+        """Mark cells ready and count their bytes. Returns which rows that changes."""
+        changed = np.zeros(len(rows), dtype=np.bool_)
+        changed[len(rows) - num_new :] = True
+        put_bytes = 0
+        for field, spec in fields.items():
+            new = self.table.mark_ready(field, rows, spec)
+            changed |= new
+            num_cells = int(np.count_nonzero(new))
+            num_bytes = nbytes.get(field, 0) * num_cells // num_put
+            self.quota.field_bytes.add(field, num_cells, num_bytes)
+            put_bytes += num_bytes
+        self.quota.use(slot, num_new, put_bytes)
+        return changed
+
+    def _set_tags(
+        self, rows: Rows, at: Rows, num_new: int, tags: Mapping[str, TagValues]
+    ) -> list[str]:
+        """Set tags of rows, the last ``num_new`` of them new. Returns the tags that were set."""
+        tagged = []
+        for name, values in tags.items():
+            try:
+                self.tags.check_values({name: values})
+            except TagTypeMismatch:
+                # The put is stored and was answered: a tag of the wrong type must not stop it.
+                self.count_refused_tag(name, len(rows))
+                continue
+            self.tags.set(name, rows, values.take(at))
+            tagged.append(name)
+        old = len(rows) - num_new
+        self.feeds.tag_rows(rows[old:])
+        if old and tagged:
+            self.feeds.regroup(np.sort(rows[:old]), tagged)
+        return tagged
+
+    def count_refused_tag(self, name: str, num_rows: int) -> None:
+        """A commit's tag was left out."""
+        self.num_refused_tags[name] = self.num_refused_tags.get(name, 0) + num_rows
+
+    def cleared(self, uids: Uids, nbytes: Mapping[str, int]) -> list[Effect]:
+        """Rows are gone from their shard; see ``ControlPlane.cleared``."""
+        self._gone.add(uids)
+        rows = self.table.find(uids)
+        rows = rows[rows >= 0]
+        live = rows[self.table.is_live(rows)]
+        effects = self._withdraw(live)
+        cells = {f: int(np.count_nonzero(self.table.is_ready(f, rows))) for f in self.table.fields}
+        self.quota.free(cells, len(rows), nbytes)
+        self.table.bury(rows)
+        if self.table.needs_compaction():
+            self._compact()
+        return effects + self.quota.admit()
+
+    def _compact(self) -> None:
+        kept = self.table.compact()
+        self.tags.keep(kept, self.table.capacity)
+        self.lifetimes.keep(kept)
+        self.feeds.keep(kept)
+
+    def lose_slot(self, slot: int) -> list[Effect]:
+        """All rows of a slot are gone."""
+        uids = self.table.uids(self.table.present_rows())
+        at = split_by_slot(uids).get(slot)
+        return [] if at is None else self.cleared(uids[at], {})
+
+    def frees_of(self, slot: int) -> list[Effect]:
+        """The frees that this slot has not reported as done."""
+        rows = self.table.freeing_rows()
+        uids = self.table.uids(rows)
+        at = split_by_slot(uids).get(slot)
+        if at is None:
+            return []
+        return [FreeRows(slot=slot, partition=self.name, uids=uids[at])]
+
+    # -- freeing --------------------------------------------------------------------------------
+
+    def _free(self, rows: Rows) -> list[Effect]:
+        """Have their shards free live rows."""
+        if not len(rows):
+            return []
+        effects = self._withdraw(rows)
+        uids = self.table.uids(rows)
+        for slot, at in split_by_slot(uids).items():
+            effects.append(FreeRows(slot=slot, partition=self.name, uids=uids[at]))
+        return effects
+
+    def _withdraw(self, rows: Rows) -> list[Effect]:
+        """Live rows are nobody's from now on; who waits for one of them is told."""
+        if not len(rows):
+            return []
+        self.table.start_freeing(rows)
+        self.feeds.withdraw(rows)
+        uids = np.sort(self.table.uids(rows))
+        return [*self.cells.refuse_gone(uids), *self.claims.refuse_gone(uids)]
+
+    def _too_stale(self, rows: Rows, *, bound_rose: bool) -> Rows:
+        """The rows to drop: of these, or of all when the bound has risen."""
+        if not bound_rose:
+            return self.lifetimes.stale(rows)
+        every = self.table.live_rows()
+        self.feeds.refresh(every[self.staleness.is_stale(every)])
+        return self.lifetimes.stale(every)
+
+    def num_stale(self) -> int:
+        """Live rows that are too stale to be handed out. O(rows)."""
+        return int(np.count_nonzero(self.staleness.is_stale(self.table.live_rows())))
+
+    def free_all(self) -> list[Effect]:
+        """Free every row: the partition is being dropped."""
+        effects = self._withdraw(self.table.live_rows())
+        uids = self.table.uids(self.table.freeing_rows())
+        self._gone.add(uids)
+        for slot, at in split_by_slot(uids).items():
+            effects.append(FreeRows(slot=slot, partition=self.name, uids=uids[at]))
+        return effects
+
+    def expire(self, now_s: float) -> list[Effect]:
+        """Free the rows whose time is up."""
+        return self._free(self.lifetimes.expired(now_s))
+
+    def advance_policy(self, version: int) -> list[Effect]:
+        """There is a policy of this version."""
+        return self._free(self._too_stale(NO_ROWS, bound_rose=self.staleness.advance(version)))
+
+    # -- answering what waits -------------------------------------------------------------------
+
+    def _announce(
+        self, rows: Rows, fields: Iterable[str], tags: Iterable[str], now_s: float
+    ) -> list[Effect]:
+        """These rows have got these fields and tags."""
+        rows = rows[self.table.is_live(rows)]
+        fed = self.feeds.refresh(rows, self.feeds.touched_by(fields, tags))
+        effects: list[Effect] = []
+        if len(rows):
+            effects += self.cells.arrive(fields, np.sort(self.table.uids(rows)), self.table)
+            effects += self.selects.arrive(rows)
+        return effects + self._serve(fed, now_s)
+
+    def _serve(self, fed: list[Feed], now_s: float) -> list[Effect]:
+        """Answer claims of feeds that got rows, and of those that waited for more than rows."""
+        if self.policy.samples_per_insert is not None:
+            fed = list(self.feeds)
+        # A tag that was set can complete a group without bringing its feed a row.
+        fed += [feed for feed in self.feeds if feed.groups and feed not in fed]
+        return self.claims.serve(fed, now_s) + self.settle(now_s)
+
+    def settle(self, now_s: float) -> list[Effect]:
+        """Let puts in, and break the tie between a put and a claim that wait for each other."""
+        effects = self.quota.admit()
+        while self.quota.waiting:
+            progress = self._break_tie(now_s)
+            if not progress:
+                break
+            effects += progress + self.quota.admit()
+        return effects
+
+    def _break_tie(self, now_s: float) -> list[Effect]:
+        for claim in self.claims.heads():
+            if claim.uids is not None:
+                continue
+            ratio_blocks = not self.quota.may_hand_out(claim.n)
+            outcome = self.quota.break_tie(self._demand(claim), ratio_blocks=ratio_blocks)
+            if isinstance(outcome, str):
+                return self.claims.refuse(claim, ClaimTooLarge(self.name, outcome), now_s)
+            if outcome:
+                return outcome
+        return []
+
+    def _demand(self, claim: ClaimWaiter) -> Demand:
+        counts = self.table.count_by_state(claim.feed.task)
+        available = counts.get(TaskState.FREE, 0) + counts.get(TaskState.CLAIMED, 0)
+        return Demand(
+            n=claim.n,
+            available_rows=available + self.quota.credit.rows,
+            held_rows=available + counts.get(TaskState.DEAD_LETTER, 0),
+        )
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def claim(self, waiter: ClaimWaiter, now_s: float) -> list[Effect]:
+        """Serve or park a claim."""
+        self.claims.park(waiter)
+        effects = self.claims.serve([waiter.feed], now_s)
+        return effects + self.settle(now_s)
+
+    def wait(self, waiter: CellWaiter) -> list[Effect]:
+        """Serve or park a wait; RowsGone if one of its rows was freed."""
+        gone = self._gone.contains(waiter.uids)
+        rows = self.table.find(waiter.uids)
+        gone[rows >= 0] |= ~self.table.is_live(rows[rows >= 0])
+        if bool(gone.any()):
+            lost = waiter.uids[gone].tolist()
+            raise RowsGone(len(lost), len(waiter.uids), lost)
+        return self.cells.park(waiter, self.table)
+
+    def select(self, waiter: SelectWaiter) -> list[Effect]:
+        """Answer or park a select."""
+        return self.selects.park(waiter)
+
+    def admit(self, put: PutWaiter, now_s: float) -> list[Effect]:
+        """Let in or park a put; InvalidInput if it could never be let in."""
+        self.quota.check_put(put.num_rows, put.num_bytes)
+        self.quota.park(put)
+        return self.settle(now_s)
+
+    # -- the end of a claim ---------------------------------------------------------------------
+
+    def ack(self, lease: Lease, now_s: float) -> list[Effect]:
+        """The task is done with the rows of a closed lease."""
+        rows = self.claims.ack(lease)
+        effects = self._release_fields(lease.task, rows)
+        effects += self._free(self.lifetimes.after_claim(rows, now_s))
+        # No claim gains rows by an ack, but one that named these rows has to hear of it.
+        effects += self.claims.serve(self.feeds.of_task(lease.task), now_s)
+        return effects + self.settle(now_s)
+
+    def give_back(self, lease: Lease, now_s: float) -> list[Effect]:
+        """The rows of a closed lease are free again, or dead letters."""
+        rows = self.claims.give_back(lease)
+        effects = self._free(self.lifetimes.after_claim(rows, now_s))
+        rows = rows[self.table.is_live(rows)]
+        self.feeds.refresh(rows, self.feeds.of_task(lease.task))
+        return effects + self._serve(self.feeds.of_task(lease.task), now_s)
+
+    def _release_fields(self, task: str, rows: Rows) -> list[Effect]:
+        """Free the cells that were kept for this task alone."""
+        effects: list[Effect] = []
+        for field, last_task in self.policy.release_after.items():
+            if last_task != task:
+                continue
+            released = self.table.release(field, rows)
+            self.quota.field_bytes.remove(field, len(released))
+            self.feeds.refresh(released, self.feeds.touched_by((field,)))
+            uids = self.table.uids(released)
+            for slot, at in split_by_slot(uids).items():
+                free = FreeRows(slot=slot, partition=self.name, uids=uids[at], fields=(field,))
+                effects.append(free)
+        return effects
+
+    # -- tags -----------------------------------------------------------------------------------
+
+    def update_tags(self, uids: Uids, tags: Mapping[str, TagValues], now_s: float) -> list[Effect]:
+        """Set tags of rows; see ``ControlPlane.update_tags``."""
+        rows = self.table.find(uids)
+        lost = rows < 0
+        lost[~lost] = ~self.table.is_live(rows[~lost])
+        if bool(lost.any()):
+            raise RowsGone(int(lost.sum()), len(uids), uids[lost].tolist())
+        self.tags.check_values(tags)
+        for name, values in tags.items():
+            self.tags.set(name, rows, values)
+        rows = np.unique(rows)
+        self.feeds.regroup(rows, tags)
+        effects = self._free(self._too_stale(rows, bound_rose=self.staleness.see(rows)))
+        rows = rows[self.table.is_live(rows)]
+        fed = self.feeds.refresh(rows)
+        effects += self.selects.arrive(rows)
+        return effects + self._serve(fed, now_s)
+
+    def cancel(self, waiter: Waiter, now_s: float) -> list[Effect]:
+        """It waits no more and is not answered; those that waited behind it may go on."""
+        self._leave(waiter)
+        feeds = [waiter.feed] if isinstance(waiter, ClaimWaiter) else []
+        return self.claims.serve(feeds, now_s) + self.settle(now_s)
+
+    def _leave(self, waiter: Waiter) -> None:
+        if isinstance(waiter, ClaimWaiter):
+            self.claims.leave(waiter)
+        elif isinstance(waiter, CellWaiter):
+            self.cells.leave(waiter)
+        elif isinstance(waiter, SelectWaiter):
+            self.selects.leave(waiter)
+        elif isinstance(waiter, PutWaiter):
+            del self.quota.waiting[waiter.waiter_id]
+
+    def give_up(self, waiter: Waiter, now_s: float, hint: str) -> list[Effect]:
+        """The deadline of something that waits has come."""
+        if not hint and isinstance(waiter, (ClaimWaiter, CellWaiter, SelectWaiter)):
+            hint = unknown_field_hint(self, waiter.fields)
+        if isinstance(waiter, ClaimWaiter):
+            answer = self.claims.give_up(waiter, now_s, hint)
+            return [answer, *self.claims.serve([waiter.feed], now_s), *self.settle(now_s)]
+        if isinstance(waiter, PutWaiter):
+            refusal = self.quota.give_up(waiter, holders(self))
+            return [refusal, *self.settle(now_s)]
+        self._leave(waiter)
+        if isinstance(waiter, CellWaiter):
+            return [waiter.give_up(now_s, hint)]
+        assert isinstance(waiter, SelectWaiter)
+        ready, waited_s = self.selects.num_matching(waiter), now_s - waiter.parked_s
+        error = NotReady(waiter.min_rows, ready, {}, waited_s, hint)
+        return [Refuse(waiter_id=waiter.waiter_id, error=error)]

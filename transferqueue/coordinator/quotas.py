@@ -1,0 +1,267 @@
+"""How much may be in a partition: which puts are let in, and which claims can never be served.
+
+Symbols, all of one partition: ``used`` rows are in or being freed, ``credit`` rows are promised to
+shards, ``limit`` is ``max_rows``; bytes likewise. A put of p new rows is let in, in order of
+arrival, when ``used + credit + p <= limit``.
+
+That rule alone can stand still. Limit 7, puts of 4, a task claims 5: 4 rows are in, the second put
+waits for room, the claim waits for a fifth row. So there is one exception, and it is arithmetic,
+not a guess about who is slow. Let a claim of task t wait for n rows, ``available`` be the rows t
+can still get (free or claimed, and credit), and ``held`` those it has not acked. Nobody can free
+held rows before t acks them. If ``available < n`` and ``held + p > limit``, neither can ever
+move, and the put is let in, past the limit by less than one put (n <= limit, or the claim had been
+refused). Alternatives: refusing such claims needs the size of all later puts; counting the limit
+as a high-water mark passes it also when nothing is stuck; splitting a put breaks its atomicity.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from transferqueue.coordinator.effects import Admitted, Effect, Refuse, Reply
+from transferqueue.errors import InvalidInput, QuotaExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transferqueue.coordinator.effects import WaiterId
+    from transferqueue.coordinator.policy import PartitionPolicy, SamplesPerInsert
+    from transferqueue.coordinator.waiters import PutWaiter
+
+
+class FieldBytes:
+    """Bytes and cells held by field."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, int] = {}
+        self._cells: dict[str, int] = {}
+        self.total = 0
+
+    def add(self, field: str, num_cells: int, num_bytes: int) -> None:
+        """Cells have come."""
+        self._bytes[field] = self._bytes.get(field, 0) + num_bytes
+        self._cells[field] = self._cells.get(field, 0) + num_cells
+        self.total += num_bytes
+
+    def remove(self, field: str, num_cells: int, num_bytes: int | None = None) -> int:
+        """Cells have gone, with this many bytes, or with their share. Returns the bytes."""
+        held, cells = self._bytes.get(field, 0), self._cells.get(field, 0)
+        if num_bytes is None:
+            num_bytes = held * num_cells // cells if cells else 0
+        num_bytes = held if num_cells >= cells else min(num_bytes, held)
+        self._bytes[field] = held - num_bytes
+        self._cells[field] = max(0, cells - num_cells)
+        self.total -= num_bytes
+        return num_bytes
+
+    def by_field(self) -> dict[str, int]:
+        """Bytes of each field that holds any cell."""
+        return {field: self._bytes[field] for field, cells in self._cells.items() if cells}
+
+
+@dataclass(slots=True)
+class Room:
+    """Rows and bytes."""
+
+    rows: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a waiting claim's task can get and holds, for the exception to the rule."""
+
+    n: int
+    available_rows: int
+    held_rows: int
+
+
+class Quota:
+    """The room of one partition."""
+
+    def __init__(self, partition: str, policy: PartitionPolicy) -> None:
+        self._partition = partition
+        self.policy = policy
+        self.used_rows = 0
+        self.field_bytes = FieldBytes()
+        self.rows_put = 0
+        self.rows_handed_out = 0
+        self.num_let_past = 0
+        """Puts that the exception let in."""
+        self._credit: dict[int, Room] = {}
+        self.waiting: OrderedDict[WaiterId, PutWaiter] = OrderedDict()
+
+    @property
+    def _max_rows(self) -> int | None:
+        return self.policy.max_rows
+
+    @property
+    def _max_bytes(self) -> int | None:
+        return self.policy.max_bytes
+
+    @property
+    def _ratio(self) -> SamplesPerInsert | None:
+        return self.policy.samples_per_insert
+
+    # -- room -----------------------------------------------------------------------------------
+
+    @property
+    def credit(self) -> Room:
+        """Promised to shards and not used yet."""
+        rooms = self._credit.values()
+        return Room(sum(r.rows for r in rooms), sum(r.num_bytes for r in rooms))
+
+    def check_put(self, num_rows: int, num_bytes: int) -> None:
+        """InvalidInput if such a put could never be let in."""
+        for what, asked, limit in (
+            ("rows", num_rows, self._max_rows),
+            ("bytes", num_bytes, self._max_bytes),
+        ):
+            if limit is not None and asked > limit:
+                raise InvalidInput(
+                    f"partition {self._partition!r}: a put of {asked:,} {what} can never fit, "
+                    f"max_{what} is {limit:,}; put fewer rows at a time, or raise it"
+                )
+
+    def check_claim(self, n: int) -> str:
+        """Why so many rows could never be ready at once, with the arithmetic; "" if they could."""
+        if self._max_rows is not None and n > self._max_rows:
+            return f"a claim of {n:,} rows, but max_rows lets in {self._max_rows:,} at once"
+        slack = None if self._ratio is None else 2 * self._ratio.slack_rows
+        if slack is not None and n > slack:
+            return f"a claim of {n:,} rows, but samples_per_insert has 2 x slack_rows = {slack:g}"
+        return ""
+
+    def _fits(self, put: PutWaiter) -> bool:
+        credit = self.credit
+        if self._max_rows is not None and (
+            self.used_rows + credit.rows + put.num_rows > self._max_rows
+        ):
+            return False
+        return self._max_bytes is None or (
+            self.field_bytes.total + credit.num_bytes + put.num_bytes <= self._max_bytes
+        )
+
+    def _in_ratio(self, put: PutWaiter) -> bool:
+        if self._ratio is None:
+            return True
+        rows = self.rows_put + self.credit.rows + put.num_rows
+        lead = self._ratio.ratio * (rows - self._ratio.min_rows) - self.rows_handed_out
+        return lead <= self._ratio.slack_rows
+
+    def may_hand_out(self, n: int) -> bool:
+        """Whether ``samples_per_insert`` lets a claim have ``n`` rows now."""
+        if self._ratio is None:
+            return True
+        lead = self._ratio.ratio * (self.rows_put - self._ratio.min_rows) - self.rows_handed_out
+        return lead - n >= -self._ratio.slack_rows
+
+    # -- puts -----------------------------------------------------------------------------------
+
+    def park(self, put: PutWaiter) -> None:
+        """The put waits behind the others; ``admit`` answers it, maybe at once."""
+        self.waiting[put.waiter_id] = put
+
+    def admit(self) -> list[Effect]:
+        """Let in the puts that have waited longest, as far as there is room."""
+        effects: list[Effect] = []
+        while self.waiting:
+            put = next(iter(self.waiting.values()))
+            if not (self._fits(put) and self._in_ratio(put)):
+                break
+            effects.append(self._let_in(put))
+        return effects
+
+    def _let_in(self, put: PutWaiter) -> Effect:
+        del self.waiting[put.waiter_id]
+        room = self._credit.setdefault(put.slot, Room())
+        room.rows += put.num_rows
+        room.num_bytes += put.num_bytes
+        payload = Admitted(num_rows=put.num_rows, num_bytes=put.num_bytes)
+        return Reply(waiter_id=put.waiter_id, payload=payload)
+
+    def break_tie(self, demand: Demand, *, ratio_blocks: bool) -> list[Effect] | str:
+        """Let the first waiting put in past the limit if else it and this claim wait forever.
+
+        ``ratio_blocks``: the claim waits for ``samples_per_insert`` alone. Returns the effects, or
+        why the claim can never be served.
+        """
+        put = next(iter(self.waiting.values()))
+        if self._fits(put):
+            stuck = ratio_blocks and not self._in_ratio(put)
+        else:
+            if demand.available_rows >= demand.n:
+                return []
+            mean_bytes = self.field_bytes.total / max(1, self.used_rows)
+            never = self._never_in_bytes(demand.n, mean_bytes)
+            if never:
+                return never
+            stuck = self._held_block(put, demand.held_rows, mean_bytes)
+        if not stuck:
+            return []
+        self.num_let_past += 1
+        return [self._let_in(put)]
+
+    def _never_in_bytes(self, n: int, mean_bytes: float) -> str:
+        if self._max_bytes is None or n * mean_bytes <= self._max_bytes:
+            return ""
+        return (
+            f"a claim of {n:,} rows of {mean_bytes:,.0f} bytes is {n * mean_bytes:,.0f} bytes, "
+            f"but max_bytes is {self._max_bytes:,}"
+        )
+
+    def _held_block(self, put: PutWaiter, held_rows: int, mean_bytes: float) -> bool:
+        if self._max_rows is not None and held_rows + put.num_rows > self._max_rows:
+            return True
+        return self._max_bytes is not None and (
+            held_rows * mean_bytes + put.num_bytes > self._max_bytes
+        )
+
+    def give_up(self, put: PutWaiter, holders: str) -> Refuse:
+        """The put's deadline has come."""
+        del self.waiting[put.waiter_id]
+        credit = self.credit
+        what, limit, used, asked = "rows", self._max_rows, self.used_rows, put.num_rows
+        if limit is None or used + credit.rows + asked <= limit:
+            what, limit, used, asked = (
+                "bytes",
+                self._max_bytes,
+                self.field_bytes.total,
+                put.num_bytes,
+            )
+        used += credit.rows if what == "rows" else credit.num_bytes
+        if not self._in_ratio(put) and self._fits(put):
+            holders = "samples_per_insert: claims are behind"
+        error = QuotaExceeded(self._partition, what, limit or 0, used, asked, holders)
+        return Refuse(waiter_id=put.waiter_id, error=error)
+
+    # -- what comes and goes --------------------------------------------------------------------
+
+    def use(self, slot: int, num_rows: int, num_bytes: int) -> None:
+        """New rows of a slot are in; they use up its credit first."""
+        self.used_rows += num_rows
+        self.rows_put += num_rows
+        if num_rows:
+            self.return_credit(slot, num_rows, num_bytes)
+
+    def return_credit(self, slot: int, num_rows: int, num_bytes: int) -> None:
+        """A slot's credit is less by this much."""
+        room = self._credit.get(slot)
+        if room is None:
+            return
+        room.rows = max(0, room.rows - num_rows)
+        room.num_bytes = max(0, room.num_bytes - num_bytes)
+        if not room.rows:  # what is left of the bytes was too high an estimate
+            del self._credit[slot]
+
+    def void_credit(self, slot: int) -> None:
+        """The shard is another process now, which knows of no credit."""
+        self._credit.pop(slot, None)
+
+    def free(self, cells: Mapping[str, int], num_rows: int, nbytes: Mapping[str, int]) -> None:
+        """Rows are gone, with this many cells of each field."""
+        self.used_rows -= num_rows
+        for field, num_cells in cells.items():
+            self.field_bytes.remove(field, num_cells, nbytes.get(field))

@@ -1,0 +1,75 @@
+"""Batches that every replica of a data-parallel rank gets, in the same order.
+
+Symbols: batches b0, b1, ... of one line, and for each replica the next batch it has not acked.
+Whichever replica comes first makes a batch; the others find it. A batch is done when all have
+acked it. A replica that dies leaves its place: started again, it gets the batch it had not acked,
+and the others, which may be a batch ahead, are not disturbed. So a batch that some replica has
+acked is never given to anybody else, even if the lease of the last one runs out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transferqueue.coordinator.uid_ranges import Uids
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SharedBatch:
+    """One batch of a line."""
+
+    line: ReplicaLine
+    uids: Uids
+    """In the sampler's order."""
+    acked: set[int] = field(default_factory=set)
+    holding: dict[int, int] = field(default_factory=dict)
+    """replica -> the claim under which it has the batch now."""
+
+
+class ReplicaLine:
+    """The batches of one data-parallel rank of one task, oldest first."""
+
+    def __init__(self, num_replicas: int) -> None:
+        self._num_replicas = num_replicas
+        self._batches: list[SharedBatch] = []
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def pending(self, replica: int) -> SharedBatch | None:
+        """The batch that this replica gets next; ``None`` when it has acked them all."""
+        for batch in self._batches:
+            if replica not in batch.acked:
+                return batch
+        return None
+
+    def append(self, uids: Uids) -> SharedBatch:
+        """A new batch, which no replica has yet."""
+        batch = SharedBatch(line=self, uids=uids)
+        self._batches.append(batch)
+        return batch
+
+    def ack(self, batch: SharedBatch, replica: int) -> bool:
+        """This replica is done with it. True when all are: the batch leaves the line."""
+        batch.acked.add(replica)
+        batch.holding.pop(replica, None)
+        if len(batch.acked) < self._num_replicas:
+            return False
+        self.remove(batch)
+        return True
+
+    def let_go(self, batch: SharedBatch, replica: int) -> bool:
+        """This replica gave it back or lost its lease. True when its rows are for anybody again:
+        nobody has acked it and nobody holds it; the batch leaves the line."""
+        batch.holding.pop(replica, None)
+        if batch.acked or batch.holding:
+            return False
+        self.remove(batch)
+        return True
+
+    def remove(self, batch: SharedBatch) -> None:
+        """The batch is nobody's next one any more; those that hold it may still ack it."""
+        if batch in self._batches:
+            self._batches.remove(batch)

@@ -1,0 +1,98 @@
+"""What a partition holds and for whom, as plain values and in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from transferqueue.coordinator.policy import Retention
+from transferqueue.coordinator.table import TaskState
+from transferqueue.errors import near_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from transferqueue.coordinator.partition import Partition
+
+
+def status(partition: Partition) -> dict[str, Any]:
+    """Counts of one partition. O(rows) a task."""
+    table, quota = partition.table, partition.quota
+    return {
+        "rows": table.num_live,
+        "rows_being_freed": table.num_freeing,
+        "bytes": quota.field_bytes.total,
+        "fields": dict(table.num_ready),
+        "tasks": {task: task_counts(partition, task) for task in tasks(partition)},
+        "tags": {name: column.kind.value for name, column in partition.tags.columns.items()},
+        "tag_values_refused": dict(partition.num_refused_tags),
+        "waiting": {
+            "claims": sum(1 for _ in partition.claims.waiting()),
+            "cells": len(partition.cells),
+            "selects": len(partition.selects),
+            "puts": len(quota.waiting),
+        },
+        "newest_policy_version": partition.staleness.newest,
+        "stale_rows_held": partition.num_stale(),
+        "stale_rows_dropped": partition.lifetimes.num_dropped_stale,
+        "old_rows_dropped": partition.lifetimes.num_dropped_old,
+        "rows_put": quota.rows_put,
+        "rows_handed_out": quota.rows_handed_out,
+        "puts_let_past_quota": quota.num_let_past,
+        "coordinator_bytes": table.num_bytes + partition.tags.num_bytes + partition.feeds.num_bytes,
+        "policy": partition.policy.to_plain(),
+    }
+
+
+def held(partition: Partition, now_s: float) -> dict[str, Any]:
+    """Rows and bytes of one partition by field, task and age. O(rows) a task."""
+    quota = partition.quota
+    return {
+        "rows": partition.table.num_live,
+        "rows_being_freed": partition.table.num_freeing,
+        "bytes": quota.field_bytes.total,
+        "bytes_by_field": quota.field_bytes.by_field(),
+        "tasks": {task: task_counts(partition, task) for task in tasks(partition)},
+        **partition.lifetimes.ages(now_s),
+        "credit": {"rows": quota.credit.rows, "bytes": quota.credit.num_bytes},
+        "max_rows": partition.policy.max_rows,
+        "max_bytes": partition.policy.max_bytes,
+        "held_by": holders(partition),
+    }
+
+
+def tasks(partition: Partition) -> list[str]:
+    """The declared tasks, or those that have claimed."""
+    return list(dict.fromkeys((*partition.policy.tasks, *partition.table.tasks)))
+
+
+def task_counts(partition: Partition, task: str) -> dict[str, int]:
+    """Live rows by what the task has done with them."""
+    counts = partition.table.count_by_state(task)
+    return {state.name.lower(): counts.get(state, 0) for state in TaskState}
+
+
+def holders(partition: Partition) -> str:
+    """Who keeps rows from being freed, in a line."""
+    parts = []
+    for task in tasks(partition):
+        counts = task_counts(partition, task)
+        del counts["acked"]
+        if any(counts.values()):
+            shown = ", ".join(f"{n} {state.replace('_', ' ')}" for state, n in counts.items() if n)
+            parts.append(f"task {task!r} ({shown})")
+    if partition.table.num_freeing:
+        parts.append(f"shards ({partition.table.num_freeing} rows being freed)")
+    if partition.policy.retention is not Retention.CONSUMED:
+        parts.append(f"retention {partition.policy.retention.value!r}")
+    return ", ".join(parts)
+
+
+def unknown_field_hint(partition: Partition, fields: Iterable[str]) -> str:
+    """What may be wrong with a wait for these fields, "" if nothing seems to be."""
+    known = list(partition.table.fields)
+    unknown = [field for field in fields if known and field not in known]
+    if not unknown:
+        return ""
+    near = near_names(unknown[0], known)
+    hint = f", did you mean {near[0]!r}" if near else ""
+    return f"no sample of partition {partition.name!r} has had {unknown[0]!r}{hint}"

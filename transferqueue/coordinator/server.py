@@ -1,0 +1,424 @@
+"""The coordinator's edge: messages in, `ControlPlane` calls, effects out."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from transferqueue.coordinator.control_plane import ControlPlane
+from transferqueue.coordinator.effects import (
+    Admitted,
+    CellsReady,
+    Effect,
+    FreeRows,
+    Grant,
+    Refuse,
+    Selection,
+)
+from transferqueue.coordinator.effects import Reply as Answer
+from transferqueue.coordinator.policy import PartitionPolicy
+from transferqueue.errors import UnknownClaim
+from transferqueue.fields import FieldSpec
+from transferqueue.net.server import Reply, Request, Server
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+from transferqueue.wire.format import VERSION, Message
+from transferqueue.wire.tags import read_tags, write_tags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from transferqueue.coordinator.specs import Spec
+    from transferqueue.net.keys import ServiceKeys
+
+MAX_IDLE_S = 1.0
+
+_MUTATING = frozenset(
+    {
+        ops.CREATE_PARTITION,
+        ops.DROP_PARTITION,
+        ops.CLAIM,
+        ops.ACK,
+        ops.GIVE_BACK,
+        ops.EXTEND,
+        ops.UPDATE_TAGS,
+        ops.ADVANCE_POLICY,
+    }
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class ShardLink:
+    """A shard as the coordinator knows it."""
+
+    slot: int
+    peer: bytes
+    incarnation: str
+    endpoints: list[str]
+    facts: dict[str, Any]
+    """What clients need to choose a way to it: boot id, arena, …"""
+    next_event: int = 1
+    """The event of its stream that comes next; earlier ones are repeats."""
+    waiting: list[Request] = field(default_factory=list)
+
+
+class CoordinatorServer:
+    """Serves one `ControlPlane`. Everything it knows comes from the shards' streams."""
+
+    def __init__(
+        self,
+        *,
+        service_id: str,
+        endpoints: Sequence[str],
+        keys: ServiceKeys | None,
+        num_shards: int,
+    ) -> None:
+        self.service_id = service_id
+        self.incarnation = secrets.token_hex(8)
+        self._num_shards = num_shards
+        self._plane = ControlPlane()
+        self._shards: dict[int, ShardLink] = {}
+        self._parked: dict[tuple[bytes, int], Request] = {}
+        self._greetings: list[Request] = []
+        self._started_s = time.monotonic()
+        self._server = Server(
+            endpoints=endpoints,
+            keys=keys,
+            handlers={
+                ops.HELLO: self._hello,
+                ops.REGISTER: self._register,
+                ops.EVENT: self._event,
+                ops.CREATE_PARTITION: self._create_partition,
+                ops.DROP_PARTITION: self._drop_partition,
+                ops.CLAIM: self._claim,
+                ops.ACK: self._ack,
+                ops.GIVE_BACK: self._give_back,
+                ops.EXTEND: self._extend,
+                ops.WAIT: self._wait,
+                ops.SELECT: self._select,
+                ops.UPDATE_TAGS: self._update_tags,
+                ops.ADVANCE_POLICY: self._advance_policy,
+                ops.STATUS: self._status,
+                ops.HELD: self._held,
+            },
+            mutating=_MUTATING,
+            on_cancel=self._cancel,
+        )
+        self.endpoints = self._server.endpoints
+
+    def watch(self, readable: int, callback: Callable[[], None]) -> None:
+        self._server.watch(readable, callback)
+
+    def run(self) -> None:
+        self._server.run(self._tick)
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def close(self) -> None:
+        self._server.close()
+
+    # -- time and effects -----------------------------------------------------------------------
+
+    def _tick(self, now_s: float) -> float:
+        due_s = self._plane.next_deadline_s()
+        if due_s is not None and due_s <= now_s:
+            self._carry_out(self._plane.tick(now_s))
+            due_s = self._plane.next_deadline_s()
+        return MAX_IDLE_S if due_s is None else min(MAX_IDLE_S, max(0.0, due_s - now_s))
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, FreeRows):
+                self._order_free(effect)
+                continue
+            request = self._parked.pop(_key(effect.waiter_id), None)
+            if request is None:
+                continue
+            if isinstance(effect, Refuse):
+                self._server.refuse(request, effect.error)
+            else:
+                self._server.reply(request, _answer(effect))
+
+    def _order_free(self, effect: FreeRows) -> None:
+        shard = self._shards.get(effect.slot)
+        if shard is None:
+            return  # asked again by slot_joined when the shard is back
+        arrays = ArrayWriter()
+        body = {
+            "partition": effect.partition,
+            "uids": arrays.add(effect.uids),
+            "fields": None if effect.fields is None else list(effect.fields),
+        }
+        self._server.send(
+            shard.peer,
+            Message(op=ops.FREE, request_id=0, body=body, frames=arrays.frames),
+        )
+
+    def _park(self, request: Request, effects: Sequence[Effect]) -> None:
+        """Keep the request until one of the effects, now or later, answers it."""
+        self._parked[request.key] = request
+        self._carry_out(effects)
+
+    def _cancel(self, key: tuple[bytes, int]) -> None:
+        self._greetings = [request for request in self._greetings if request.key != key]
+        if self._parked.pop(key, None) is not None:
+            self._carry_out(self._plane.cancel(key, now_s=time.monotonic()))
+
+    # -- clients and shards ---------------------------------------------------------------------
+
+    def _hello(self, request: Request) -> Reply | None:
+        """A client asks who is here; it waits until every shard that was started has come."""
+        if len(self._shards) < self._num_shards:
+            self._greetings.append(request)
+            return None
+        return self._directory()
+
+    def _directory(self) -> Reply:
+        shards = [
+            {"slot": shard.slot, "endpoints": shard.endpoints, **shard.facts}
+            for shard in sorted(self._shards.values(), key=lambda link: link.slot)
+        ]
+        return Reply(
+            body={
+                "service_id": self.service_id,
+                "version": VERSION,
+                "incarnation": self.incarnation,
+                "shards": shards,
+            }
+        )
+
+    def _register(self, request: Request) -> Reply:
+        """A shard says hello, again and again: it is its heartbeat. It learns which event comes
+        next, and that it must tell everything anew when the coordinator is another one."""
+        body = request.body
+        slot = int(body["slot"])
+        shard = self._shards.get(slot)
+        if shard is None or shard.incarnation != body["incarnation"]:
+            shard = self._shards[slot] = ShardLink(
+                slot=slot,
+                peer=request.peer,
+                incarnation=str(body["incarnation"]),
+                endpoints=list(body["endpoints"]),
+                facts=dict(body["facts"]),
+            )
+            self._carry_out(self._plane.slot_joined(slot, now_s=time.monotonic()))
+            self._greet()
+        shard.peer = request.peer
+        return Reply(body={"next_event": shard.next_event, "incarnation": self.incarnation})
+
+    def _greet(self) -> None:
+        if len(self._shards) >= self._num_shards:
+            greetings, self._greetings = self._greetings, []
+            for request in greetings:
+                self._server.reply(request, self._directory())
+
+    def _event(self, request: Request) -> Reply:
+        """One numbered event of a shard's stream. Answered with the number that comes next, which
+        acknowledges all before it and asks for a resend when it is not what the shard expects."""
+        shard = self._shards.get(int(request.body["slot"]))
+        if shard is None:
+            return Reply(body={"next_event": 0, "incarnation": self.incarnation})
+        if request.body["number"] == shard.next_event:
+            shard.next_event += 1
+            self._carry_out(self._apply_event(shard.slot, request))
+        return Reply(body={"next_event": shard.next_event, "incarnation": self.incarnation})
+
+    def _apply_event(self, slot: int, request: Request) -> list[Effect]:
+        body, arrays = request.body, ArrayReader(request.frames)
+        now_s, partition, uids = (
+            time.monotonic(),
+            str(body["partition"]),
+            arrays.int64s(body["uids"]),
+        )
+        if body["kind"] == ops.CLEARED:
+            return self._plane.cleared(now_s=now_s, slot=slot, partition=partition, uids=uids)
+        return self._plane.commit(
+            now_s=now_s,
+            slot=slot,
+            partition=partition,
+            uids=uids,
+            fields={str(name): _spec_in(spec) for name, spec in body["fields"].items()},
+            tags=read_tags(body["tags"], arrays),
+            nbytes=body["nbytes"],
+        )
+
+    # -- operations -----------------------------------------------------------------------------
+
+    def _create_partition(self, request: Request) -> Reply:
+        policy = PartitionPolicy.from_plain(request.body["policy"])
+        self._plane.create_partition(str(request.body["partition"]), policy, now_s=time.monotonic())
+        return Reply(body={})
+
+    def _drop_partition(self, request: Request) -> Reply:
+        self._carry_out(
+            self._plane.drop_partition(str(request.body["partition"]), now_s=time.monotonic())
+        )
+        return Reply(body={})
+
+    def _claim(self, request: Request) -> None:
+        body, arrays = request.body, ArrayReader(request.frames)
+        now_s = time.monotonic()
+        self._park(
+            request,
+            self._plane.claim(
+                now_s=now_s,
+                waiter_id=request.key,
+                client_id=request.peer,
+                partition=str(body["partition"]),
+                task=str(body["task"]),
+                fields=list(body["fields"]),
+                n=int(body["n"]),
+                uids=arrays.int64s(body["uids"]) if body["uids"] is not None else None,
+                sampler=body["sampler"],
+                where=body["where"],
+                deadline_s=now_s + float(body["timeout_s"]),
+                lease_s=float(body["lease_s"]),
+                allow_partial=bool(body["allow_partial"]),
+            ),
+        )
+
+    def _ack(self, request: Request) -> Reply:
+        self._carry_out(self._plane.ack(_claim_id(request), now_s=time.monotonic()))
+        return Reply(body={})
+
+    def _give_back(self, request: Request) -> Reply:
+        self._carry_out(self._plane.give_back(_claim_id(request), now_s=time.monotonic()))
+        return Reply(body={})
+
+    def _extend(self, request: Request) -> Reply:
+        now_s = time.monotonic()
+        lease_s = float(request.body["lease_s"])
+        deadline_s = self._plane.extend(_claim_id(request), lease_s, now_s=now_s)
+        return Reply(body={"lease_s": deadline_s - now_s})
+
+    def _wait(self, request: Request) -> None:
+        body, now_s = request.body, time.monotonic()
+        self._park(
+            request,
+            self._plane.wait(
+                now_s=now_s,
+                waiter_id=request.key,
+                client_id=request.peer,
+                partition=str(body["partition"]),
+                uids=ArrayReader(request.frames).int64s(body["uids"]),
+                fields=list(body["fields"]),
+                deadline_s=now_s + float(body["timeout_s"]),
+            ),
+        )
+
+    def _select(self, request: Request) -> None:
+        body, now_s = request.body, time.monotonic()
+        self._park(
+            request,
+            self._plane.select(
+                now_s=now_s,
+                waiter_id=request.key,
+                client_id=request.peer,
+                partition=str(body["partition"]),
+                where=body["where"],
+                fields=list(body["fields"]),
+                order_by=body["order_by"],
+                descending=bool(body["descending"]),
+                n=body["n"],
+                min_rows=int(body["min_rows"]),
+                deadline_s=now_s + float(body["timeout_s"]),
+            ),
+        )
+
+    def _update_tags(self, request: Request) -> Reply:
+        body, arrays = request.body, ArrayReader(request.frames)
+        self._carry_out(
+            self._plane.update_tags(
+                now_s=time.monotonic(),
+                partition=str(body["partition"]),
+                uids=arrays.int64s(body["uids"]),
+                tags=read_tags(body["tags"], arrays),
+            )
+        )
+        return Reply(body={})
+
+    def _advance_policy(self, request: Request) -> Reply:
+        body = request.body
+        self._carry_out(
+            self._plane.advance_policy(
+                int(body["version"]), now_s=time.monotonic(), partition=body["partition"]
+            )
+        )
+        return Reply(body={})
+
+    def _status(self, request: Request) -> Reply:
+        del request
+        now_s = time.monotonic()
+        return Reply(
+            body={
+                "service_id": self.service_id,
+                "uptime_s": now_s - self._started_s,
+                "shards": sorted(self._shards),
+                "partitions": self._plane.status(now_s=now_s),
+                "parked": len(self._parked),
+                "requests": dict(self._server.requests),
+                "refusals": dict(self._server.refusals),
+                "keys_refused": self._server.num_keys_refused,
+            }
+        )
+
+    def _held(self, request: Request) -> Reply:
+        return Reply(
+            body={
+                "held": self._plane.held(
+                    now_s=time.monotonic(), partition=request.body["partition"]
+                )
+            }
+        )
+
+
+def _key(waiter_id: object) -> tuple[bytes, int]:
+    assert isinstance(waiter_id, tuple)
+    return waiter_id
+
+
+def _spec_in(plain: object) -> Spec:
+    """A field spec of the wire, as the table keeps it."""
+    spec = FieldSpec.from_wire(plain)
+    return spec.dtype, spec.shape, spec.ragged_dim, spec.kind.value
+
+
+def _specs_out(specs: Mapping[str, Spec]) -> dict[str, Any]:
+    """Inverse of `_spec_in`, for the fields of an answer."""
+    return {name: list(spec) for name, spec in specs.items()}
+
+
+def _claim_id(request: Request) -> int:
+    claim_id = request.body["claim_id"]
+    if not isinstance(claim_id, int):
+        raise UnknownClaim(claim_id)
+    return claim_id
+
+
+def _answer(answer: Answer) -> Reply:
+    payload = answer.payload
+    arrays = ArrayWriter()
+    if isinstance(payload, Grant):
+        body: dict[str, Any] = {
+            "claim_id": payload.claim_id,
+            "partition": payload.partition,
+            "uids": arrays.add(payload.uids),
+            "fields": _specs_out(payload.fields),
+            "tags": write_tags(payload.tags, arrays),
+            "deliveries": arrays.add(payload.deliveries),
+            "lease_s": payload.lease_s,
+        }
+    elif isinstance(payload, Selection):
+        body = {
+            "uids": arrays.add(payload.uids),
+            "fields": _specs_out(payload.fields),
+            "tags": write_tags(payload.tags, arrays),
+        }
+    elif isinstance(payload, CellsReady):
+        body = {"fields": _specs_out(payload.fields)}
+    elif isinstance(payload, Admitted):
+        body = {"num_rows": payload.num_rows, "num_bytes": payload.num_bytes}
+    return Reply(body=body, frames=arrays.frames)

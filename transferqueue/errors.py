@@ -1,0 +1,606 @@
+"""Every error this package raises, one class a situation.
+
+::
+
+    TransferQueueError
+    ├── ConfigError                     (ValueError) a setting that cannot work
+    │   └── ArenaTooSmall               the arena's directory cannot hold the budget
+    ├── InvalidInput                    (ValueError) the caller's data; nothing was changed
+    │   ├── UnsupportedObject           (TypeError) an object column holds what cannot be carried
+    │   ├── UnsupportedTensor           (TypeError) a tensor layout that cannot be carried
+    │   ├── FieldSpecMismatch           one field, two dtypes, layouts or shapes
+    │   ├── TagTypeMismatch             (TypeError) a tag set or compared with another type
+    │   ├── RowCountMismatch            columns or handles that do not line up
+    │   ├── DuplicateRows               a put names one row twice
+    │   ├── MetaTooLarge                meta_info is for small plain values
+    │   ├── MetaConflict                two batches or handles disagree on a meta_info value
+    │   ├── BatchInconsistent           columns of a DataProto that are no columns, or no batch
+    │   ├── NotDivisible                rows that must split evenly and do not
+    │   ├── ColumnConflict              union: one column, two contents
+    │   ├── ColumnsDiffer               (KeyError) concat: parts with different columns
+    │   ├── NothingToConcat             (IndexError)
+    │   ├── NameTaken                   rename onto a column that exists
+    │   ├── BadRowIndex                 (IndexError) rows picked by what is no row index
+    │   └── WrongService                a handle of another service
+    ├── Missing                         (LookupError) something asked for is not there
+    │   ├── UnknownField                no row has this field, or the handle does not
+    │   │   └── UnknownColumn           (KeyError) a DataProto does not
+    │   ├── UnknownPartition
+    │   ├── UnknownTask
+    │   ├── UnknownTag
+    │   ├── FieldsMissing               some rows lack a field
+    │   ├── RowsGone                    rows were cleared
+    │   └── RowsLost                    rows were on a shard that is gone for good
+    ├── FieldExists                     a cell is written once
+    ├── ClaimError
+    │   ├── LeaseExpired                too late: the samples may be with someone else
+    │   ├── AlreadyAcked
+    │   ├── UnknownClaim
+    │   ├── RowsConsumed                rows asked for by uid that the task is done with
+    │   ├── ClaimTooLarge               more rows than can ever be ready under the quota
+    │   └── SamplerFailed               a sampler raised or returned nonsense
+    ├── DeadlineExceeded                (TimeoutError) a wait ended without what it waited for
+    │   ├── NotReady                    samples or cells did not become ready
+    │   ├── StorageFull                 no space came free
+    │   ├── QuotaExceeded               a partition's quota did not come free
+    │   └── ServiceUnreachable          no answer from a peer
+    ├── NoService                       no address given and no running service found
+    ├── ServiceFailed                   a service process did not start or has died
+    ├── Closed                          the client or service was closed
+    ├── WireError                       bytes that are not ours
+    │   ├── Malformed
+    │   ├── VersionMismatch
+    │   └── TooLarge
+    └── RemoteError                     the peer failed in a way this version has no class for
+
+Those that a ``DataProto`` raises where verl asserts are an ``AssertionError`` as well, because the
+loops written against verl catch that.
+
+An error is rebuilt from ``args`` on the far side of a socket or a pickle, so every constructor
+takes exactly the plain values that it passes on to ``super().__init__``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+UID_SAMPLE = 5
+"""How many uids a message shows; the count is always exact."""
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three of ``known`` that look like ``name``, best first."""
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+
+
+def _did_you_mean(near: Sequence[str]) -> str:
+    return f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+
+
+def _uids(uids: Sequence[int]) -> str:
+    shown = ", ".join(f"{uid:#x}" for uid in uids[:UID_SAMPLE])
+    return f"uids {shown}{', …' if len(uids) >= UID_SAMPLE else ''}" if uids else "no uids given"
+
+
+class TransferQueueError(Exception):
+    """Root of every error of this package."""
+
+
+class ConfigError(TransferQueueError, ValueError):
+    """A setting that cannot work. ``args``: the message."""
+
+
+class ArenaTooSmall(ConfigError):
+    """The arena's directory cannot hold the budget."""
+
+    def __init__(self, directory: str, needed_bytes: int, available_bytes: int) -> None:
+        super().__init__(directory, needed_bytes, available_bytes)
+
+    def __str__(self) -> str:
+        directory, needed, available = self.args
+        return (
+            f"{directory} has {available:,} bytes free, the budget needs {needed:,}. Give the "
+            f"container a larger one (docker run --shm-size={-(-needed // (1 << 20))}m), lower "
+            f"budget_bytes, or set arena_dir (or $TRANSFERQUEUE_ARENA_DIR) to a larger directory."
+        )
+
+
+class InvalidInput(TransferQueueError, ValueError):
+    """The caller's data cannot be taken. Nothing was stored or changed. ``args``: the message."""
+
+
+class UnsupportedObject(InvalidInput, TypeError):
+    """An object column holds a value that cannot be carried exactly."""
+
+    def __init__(self, field: str, row: int, type_name: str, hint: str = "") -> None:
+        super().__init__(field, row, type_name, hint)
+
+    def __str__(self) -> str:
+        field, row, type_name, hint = self.args
+        way_out = hint or (
+            "convert it to plain values, arrays or tensors, or pass objects='pickle' on both ends"
+        )
+        return f"field {field!r}, row {row}: cannot carry a {type_name}; {way_out}."
+
+
+class UnsupportedTensor(InvalidInput, TypeError):
+    """A tensor's layout, device or dtype cannot be carried."""
+
+    def __init__(self, field: str, what: str, hint: str) -> None:
+        super().__init__(field, what, hint)
+
+    def __str__(self) -> str:
+        field, what, hint = self.args
+        return f"field {field!r}: cannot carry {what}; {hint}."
+
+
+class FieldSpecMismatch(InvalidInput, AssertionError):
+    """The same field with two dtypes, layouts or shapes."""
+
+    def __init__(self, field: str, have: str, got: str, hint: str = "") -> None:
+        super().__init__(field, have, got, hint)
+
+    def __str__(self) -> str:
+        field, have, got, hint = self.args
+        return f"field {field!r} is {have}, got {got}" + (f"; {hint}." if hint else ".")
+
+
+class TagTypeMismatch(InvalidInput, TypeError):
+    """A tag has one type; it was set to or compared with a value of another."""
+
+    def __init__(self, tag: str, kind: str, got: str) -> None:
+        super().__init__(tag, kind, got)
+
+    def __str__(self) -> str:
+        tag, kind, got = self.args
+        return f"tag {tag!r} is {kind}, got {got}."
+
+
+class RowCountMismatch(InvalidInput, AssertionError):
+    """Columns or handles whose rows do not line up."""
+
+    def __init__(self, what: str, expected: int, got: int, hint: str = "") -> None:
+        super().__init__(what, expected, got, hint)
+
+    def __str__(self) -> str:
+        what, expected, got, hint = self.args
+        return f"{what}: expected {expected} rows, got {got}" + (f"; {hint}." if hint else ".")
+
+
+class DuplicateRows(InvalidInput):
+    """A put names the same row twice. Reads may, writes may not."""
+
+    def __init__(self, num_rows: int, num_unique: int, uids: Sequence[int]) -> None:
+        super().__init__(num_rows, num_unique, list(uids)[:UID_SAMPLE])
+
+    def __str__(self) -> str:
+        num_rows, num_unique, uids = self.args
+        return (
+            f"the handle has {num_rows} rows but only {num_unique} distinct samples "
+            f"({_uids(uids)} repeat); put to the handle before repeat(), or put new samples."
+        )
+
+
+class MetaTooLarge(InvalidInput):
+    """``meta_info`` is carried with every handle, so it holds small plain values only."""
+
+    def __init__(self, key: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(key, size_bytes, limit_bytes)
+
+    def __str__(self) -> str:
+        key, size, limit = self.args
+        return (
+            f"meta_info[{key!r}] takes {size:,} bytes, the limit is {limit:,}; put it as a field: "
+            f"client.put({{{key!r}: value}}, handle=h)."
+        )
+
+
+class MetaConflict(InvalidInput, AssertionError):
+    """Two batches or handles disagree on a ``meta_info`` value."""
+
+    def __init__(self, key: str, left: str, right: str) -> None:
+        super().__init__(key, left, right)
+
+    def __str__(self) -> str:
+        key, left, right = self.args
+        return f"meta_info[{key!r}] is {left} on one side and {right} on the other."
+
+
+class BatchInconsistent(InvalidInput, AssertionError):
+    """A ``DataProto`` whose parts are not a batch. ``args``: the message."""
+
+
+class NotDivisible(InvalidInput, AssertionError):
+    """Something that must split evenly does not."""
+
+    def __init__(self, what: str, size: int, parts: int, hint: str = "") -> None:
+        super().__init__(what, size, parts, hint)
+
+    def __str__(self) -> str:
+        what, size, parts, hint = self.args
+        return f"{what}: {size} does not divide by {parts}" + (f"; {hint}." if hint else ".")
+
+
+class ColumnConflict(InvalidInput, AssertionError):
+    """Two batches hold the same column with different content."""
+
+    def __init__(self, column: str, left: str, right: str, where: str = "") -> None:
+        super().__init__(column, left, right, where)
+
+    def __str__(self) -> str:
+        column, left, right, where = self.args
+        return (
+            f"column {column!r} is on both sides with different content"
+            f"{f' ({where})' if where else ''}: {left} and {right}; drop or rename one of them."
+        )
+
+
+class ColumnsDiffer(InvalidInput, KeyError, AssertionError):
+    """Parts of one batch that do not have the same columns."""
+
+    def __init__(self, part: int, missing: Sequence[str], extra: Sequence[str]) -> None:
+        super().__init__(part, list(missing), list(extra))
+
+    def __str__(self) -> str:
+        part, missing, extra = self.args
+        differences = [f"lacks {missing}"] * bool(missing) + [f"adds {extra}"] * bool(extra)
+        return f"part {part} {' and '.join(differences)} against part 0; select() the same columns."
+
+
+class NothingToConcat(InvalidInput, IndexError):
+    """An empty list was given where at least one part is needed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __str__(self) -> str:
+        return "cannot concatenate an empty list: its columns and meta_info are unknown."
+
+
+class NameTaken(InvalidInput):
+    """A rename that would overwrite a column."""
+
+    def __init__(self, old: str, new: str) -> None:
+        super().__init__(old, new)
+
+    def __str__(self) -> str:
+        old, new = self.args
+        return f"cannot rename {old!r} to {new!r}: there is a column {new!r}; pop it first."
+
+
+class BadRowIndex(InvalidInput, IndexError):
+    """Rows picked by something that is no index into them. ``args``: the message."""
+
+
+class WrongService(InvalidInput):
+    """A handle that another service made."""
+
+    def __init__(self, handle_service: str, this_service: str) -> None:
+        super().__init__(handle_service, this_service)
+
+    def __str__(self) -> str:
+        theirs, ours = self.args
+        return f"the handle belongs to service {theirs}, this client is connected to {ours}."
+
+
+class Missing(TransferQueueError, LookupError):
+    """Something that was asked for is not there. ``args``: the message."""
+
+
+class _UnknownName(Missing):
+    """A name nobody knows."""
+
+    noun = "name"
+
+    def __init__(self, name: str, near: Sequence[str] = (), where: str = "") -> None:
+        super().__init__(name, list(near), where)
+
+    def __str__(self) -> str:
+        name, near, where = self.args
+        return f"no {self.noun} {name!r}{f' in {where}' if where else ''}{_did_you_mean(near)}"
+
+
+class UnknownField(_UnknownName):
+    """No row has this field, or the handle does not list it."""
+
+    noun = "field"
+
+
+class UnknownColumn(UnknownField, KeyError, AssertionError):
+    """A ``DataProto`` has no such column (or ``meta_info`` key: ``where`` tells)."""
+
+
+class UnknownPartition(_UnknownName):
+    """No such partition."""
+
+    noun = "partition"
+
+
+class UnknownTask(_UnknownName):
+    """The partition was created with a list of tasks and this is none of them."""
+
+    noun = "task"
+
+
+class UnknownTag(_UnknownName):
+    """No sample of the partition carries this tag."""
+
+    noun = "tag"
+
+
+class FieldsMissing(Missing):
+    """Some of the rows asked for do not have a field (yet)."""
+
+    def __init__(
+        self, missing: dict[str, int], num_rows: int, uids: Sequence[int], near: Sequence[str] = ()
+    ) -> None:
+        super().__init__(dict(missing), num_rows, list(uids)[:UID_SAMPLE], list(near))
+
+    def __str__(self) -> str:
+        missing, num_rows, uids, near = self.args
+        per_field = ", ".join(f"{f!r} ({n} of {num_rows} rows)" for f, n in missing.items())
+        return (
+            f"missing: {per_field}; {_uids(uids)}{_did_you_mean(near)} Wait for them with "
+            f"client.wait(), or pass optional=[...] where absence is fine."
+        )
+
+
+class RowsGone(Missing):
+    """Rows that were cleared."""
+
+    def __init__(self, num_gone: int, num_rows: int, uids: Sequence[int]) -> None:
+        super().__init__(num_gone, num_rows, list(uids)[:UID_SAMPLE])
+
+    def __str__(self) -> str:
+        num_gone, num_rows, uids = self.args
+        return f"{num_gone} of {num_rows} rows were cleared; {_uids(uids)}."
+
+
+class RowsLost(Missing):
+    """Rows of a shard that is gone for good."""
+
+    def __init__(self, num_lost: int, num_rows: int, shard_slots: Sequence[int]) -> None:
+        super().__init__(num_lost, num_rows, list(shard_slots))
+
+    def __str__(self) -> str:
+        num_lost, num_rows, slots = self.args
+        return f"{num_lost} of {num_rows} rows were on shard(s) {slots}, which are gone."
+
+
+class FieldExists(TransferQueueError):
+    """A cell is written once."""
+
+    def __init__(self, field: str, num_rows: int, uids: Sequence[int]) -> None:
+        super().__init__(field, num_rows, list(uids)[:UID_SAMPLE])
+
+    def __str__(self) -> str:
+        field, num_rows, uids = self.args
+        return (
+            f"field {field!r} is already there for {num_rows} of the rows ({_uids(uids)}); "
+            f"pass overwrite=True to write a new version."
+        )
+
+
+class ClaimError(TransferQueueError):
+    """Something is wrong with a claim. ``args``: the message."""
+
+
+class LeaseExpired(ClaimError):
+    """The lease ended before this call; the samples may be with another worker by now."""
+
+    def __init__(self, claim_id: int, late_s: float) -> None:
+        super().__init__(claim_id, late_s)
+
+    def __str__(self) -> str:
+        claim_id, late_s = self.args
+        return (
+            f"the lease of claim {claim_id} ended {late_s:.1f} s ago and its samples are being "
+            f"given again; ask for a longer lease_s, or call claim.extend() while working."
+        )
+
+
+class AlreadyAcked(ClaimError):
+    """The claim was acked or given back before."""
+
+    def __init__(self, claim_id: int) -> None:
+        super().__init__(claim_id)
+
+    def __str__(self) -> str:
+        return f"claim {self.args[0]} was already acked or given back."
+
+
+class UnknownClaim(ClaimError):
+    """No such claim."""
+
+    def __init__(self, claim_id: int) -> None:
+        super().__init__(claim_id)
+
+    def __str__(self) -> str:
+        return f"no claim {self.args[0]}."
+
+
+class RowsConsumed(ClaimError):
+    """A claim by uids names rows that the task has acked, or given up on as dead letters."""
+
+    def __init__(self, task: str, num_consumed: int, num_rows: int, uids: Sequence[int]) -> None:
+        super().__init__(task, num_consumed, num_rows, list(uids)[:UID_SAMPLE])
+
+    def __str__(self) -> str:
+        task, num_consumed, num_rows, uids = self.args
+        return (
+            f"task {task!r} is done with {num_consumed} of {num_rows} rows ({_uids(uids)}); "
+            f"read them without a claim, or claim them under another task."
+        )
+
+
+class ClaimTooLarge(ClaimError):
+    """A claim asks for more rows than the quota can ever let be ready at once."""
+
+    def __init__(self, partition: str, reason: str) -> None:
+        super().__init__(partition, reason)
+
+    def __str__(self) -> str:
+        partition, reason = self.args
+        return f"partition {partition!r}: {reason}; claim fewer rows, or raise the quota."
+
+
+class SamplerFailed(ClaimError):
+    """A sampler raised, or returned what is not a choice among its candidates."""
+
+    def __init__(self, sampler: str, reason: str) -> None:
+        super().__init__(sampler, reason)
+
+    def __str__(self) -> str:
+        sampler, reason = self.args
+        return f"sampler {sampler}: {reason}."
+
+
+class DeadlineExceeded(TransferQueueError, TimeoutError):
+    """A wait ended without what it waited for. ``args``: the message."""
+
+    def __init__(self, *args: object) -> None:
+        # TimeoutError is an OSError, which takes the first arguments for errno, text and file
+        # name and drops the rest.
+        super().__init__()
+        self.args = args
+
+
+class NotReady(DeadlineExceeded):
+    """Samples or cells did not become ready in time."""
+
+    def __init__(
+        self, wanted: int, ready: int, missing: dict[str, int], waited_s: float, hint: str = ""
+    ) -> None:
+        super().__init__(wanted, ready, dict(missing), waited_s, hint)
+
+    def __str__(self) -> str:
+        wanted, ready, missing, waited_s, hint = self.args
+        lacking = ", ".join(f"{f} ({n} samples)" for f, n in missing.items())
+        tail = f"; still missing: {lacking}" if lacking else ""
+        tail += f"; {hint}" if hint else ""
+        return f"{ready} of {wanted} samples ready after {waited_s:.1f} s{tail}."
+
+
+class StorageFull(DeadlineExceeded):
+    """No space came free in time."""
+
+    def __init__(
+        self, needed_bytes: int, free_bytes: int, budget_bytes: int, waited_s: float, shard: int
+    ) -> None:
+        super().__init__(needed_bytes, free_bytes, budget_bytes, waited_s, shard)
+
+    def __str__(self) -> str:
+        needed, free, budget, waited_s, shard = self.args
+        return (
+            f"shard {shard}: {needed:,} bytes needed, {free:,} of {budget:,} free after "
+            f"{waited_s:.1f} s; clear consumed samples, raise budget_bytes, or add shards."
+        )
+
+
+class QuotaExceeded(DeadlineExceeded):
+    """A partition's own quota did not come free in time."""
+
+    def __init__(
+        self, partition: str, what: str, limit: int, used: int, asked: int, holders: str = ""
+    ) -> None:
+        super().__init__(partition, what, limit, used, asked, holders)
+
+    def __str__(self) -> str:
+        partition, what, limit, used, asked, holders = self.args
+        tail = f"; held by {holders}" if holders else ""
+        return (
+            f"partition {partition!r}: {used:,} + {asked:,} {what} over the limit {limit:,}{tail}."
+        )
+
+
+class ServiceUnreachable(DeadlineExceeded):
+    """No answer from a peer within the deadline."""
+
+    def __init__(self, address: str, operation: str, waited_s: float) -> None:
+        super().__init__(address, operation, waited_s)
+
+    def __str__(self) -> str:
+        address, operation, waited_s = self.args
+        return (
+            f"no answer to {operation} from {address} in {waited_s:.1f} s; is the service running "
+            f"there, and is this its key (transferqueue doctor tells)?"
+        )
+
+
+class NoService(TransferQueueError):
+    """No address was given and no running service was found."""
+
+    def __init__(self, looked_in: Sequence[str] = ()) -> None:
+        super().__init__(list(looked_in))
+
+    def __str__(self) -> str:
+        looked_in = ", ".join(self.args[0])
+        return (
+            f"no service found (looked in {looked_in}); start one with tq.serve() or "
+            f"`transferqueue serve`, or pass its address to tq.connect()."
+        )
+
+
+class ServiceFailed(TransferQueueError):
+    """A service process did not start, or has died."""
+
+    def __init__(self, process: str, reason: str) -> None:
+        super().__init__(process, reason)
+
+    def __str__(self) -> str:
+        process, reason = self.args
+        return f"{process}: {reason}"
+
+
+class Closed(TransferQueueError):
+    """The client or service was closed. ``args``: what was closed."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0] if self.args else 'client'} is closed."
+
+
+class WireError(TransferQueueError):
+    """Bytes that are not ours. ``args``: the message."""
+
+
+class Malformed(WireError):
+    """A frame that does not parse, or whose sizes do not add up."""
+
+
+class VersionMismatch(WireError):
+    """The peer speaks another version of the wire format."""
+
+    def __init__(self, ours: int, theirs: int) -> None:
+        super().__init__(ours, theirs)
+
+    def __str__(self) -> str:
+        ours, theirs = self.args
+        return (
+            f"the peer speaks wire format v{theirs}, this side v{ours}; install the same version."
+        )
+
+
+class TooLarge(WireError):
+    """A header or message over its cap."""
+
+    def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(what, size_bytes, limit_bytes)
+
+    def __str__(self) -> str:
+        what, size, limit = self.args
+        return f"{what} has {size:,} bytes, the limit is {limit:,}."
+
+
+class RemoteError(TransferQueueError):
+    """The peer failed in a way that this version has no class for."""
+
+    def __init__(self, class_name: str, message: str) -> None:
+        super().__init__(class_name, message)
+
+    def __str__(self) -> str:
+        class_name, message = self.args
+        return f"{class_name}: {message}"

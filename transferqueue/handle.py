@@ -1,0 +1,401 @@
+"""The batch that the controller holds: which samples, which fields. No data."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import numpy as np
+
+from transferqueue.errors import (
+    FieldSpecMismatch,
+    InvalidInput,
+    Malformed,
+    RowCountMismatch,
+    UnknownField,
+    WrongService,
+    near_names,
+)
+from transferqueue.fields import FieldKind, FieldSpec, check_name, fields_from_wire, fields_to_wire
+from transferqueue.meta import decode_meta, encode_meta, merge_meta, same_value
+from transferqueue.rows import checked_count, choose_rows, even_chunks, permutation
+from transferqueue.uids import Uids, as_uids, decode_uids, encode_uids
+from transferqueue.wire.format import Buffer, pack_plain, unpack_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["BatchHandle", "FieldKind", "FieldSpec"]
+
+_MAGIC: Final = b"TQH\x01"
+
+
+class BatchHandle:
+    """Samples of one partition, in an order, and the fields to see of them.
+
+    A value: it is never changed, every operation returns another handle, and equal content is
+    equal. Handles made from one another share uids and fields, so the algebra costs O(rows) numpy
+    work at most and nothing per field. A sample may be in it more than once.
+
+    A renamed field keeps its name in storage: ``stored_name("new")`` is what the shards know.
+    """
+
+    __slots__ = ("_fields", "_meta", "_partition", "_service_id", "_sources", "_uids")
+
+    _service_id: str
+    _partition: str
+    _uids: Uids
+    _fields: Mapping[str, FieldSpec]
+    _sources: Mapping[str, str]
+    _meta: bytes
+
+    def __init__(
+        self,
+        *,
+        service_id: str,
+        partition: str,
+        uids: object,
+        fields: Mapping[str, FieldSpec] | None = None,
+        sources: Mapping[str, str] | None = None,
+        meta_info: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``uids``: ints ``[rows]``. ``sources``: stored name by visible name, of renamed fields.
+
+        Raises `InvalidInput` or `MetaTooLarge`.
+        """
+        fields = dict(fields or {})
+        sources = {name: stored for name, stored in (sources or {}).items() if name != stored}
+        for name in fields:
+            check_name(name, what="a field name")
+        if not sources.keys() <= fields.keys():
+            raise InvalidInput(f"sources of no field: {sorted(sources.keys() - fields.keys())}")
+        self._assign(
+            service_id=check_name(service_id, what="service_id"),
+            partition=check_name(partition, what="partition"),
+            uids=as_uids(uids),
+            fields=MappingProxyType(fields),
+            sources=MappingProxyType(sources),
+            meta=encode_meta(meta_info or {}),
+        )
+
+    def _assign(self, **parts: Any) -> None:
+        for name, value in parts.items():
+            object.__setattr__(self, f"_{name}", value)
+
+    def _with(self, **changes: Any) -> BatchHandle:
+        """This handle with parts replaced; what is given has been checked."""
+        made = object.__new__(BatchHandle)
+        parts = {name: getattr(self, f"_{name}") for name in _PARTS}
+        made._assign(**parts | changes)
+        return made
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a BatchHandle is never changed; make another one ({name})")
+
+    __delattr__ = None  # type: ignore[assignment]
+
+    # What it is
+
+    @property
+    def service_id(self) -> str:
+        """The service that gave the uids."""
+        return self._service_id
+
+    @property
+    def partition(self) -> str:
+        return self._partition
+
+    @property
+    def uids(self) -> Uids:
+        """The samples in order: int64 ``[rows]``, read-only."""
+        return self._uids
+
+    @property
+    def fields(self) -> Mapping[str, FieldSpec]:
+        """The visible fields by name, read-only."""
+        return self._fields
+
+    @property
+    def meta_info(self) -> dict[str, Any]:
+        """A dict of your own: changing it changes no handle (`with_meta` makes another one)."""
+        return decode_meta(self._meta)
+
+    def stored_name(self, field: str) -> str:
+        """What the shards call this field. Raises `UnknownField`."""
+        self._require([field])
+        return self._sources.get(field, field)
+
+    @property
+    def has_duplicates(self) -> bool:
+        """Whether a sample is in it more than once. Such a handle can be read, not put to."""
+        return len(np.unique(self._uids)) < len(self._uids)
+
+    def __len__(self) -> int:
+        return len(self._uids)
+
+    def __contains__(self, field: object) -> bool:
+        return field in self._fields
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BatchHandle):
+            return NotImplemented
+        return (
+            self._service_id == other._service_id
+            and self._partition == other._partition
+            and np.array_equal(self._uids, other._uids)
+            and dict(self._fields) == dict(other._fields)
+            and dict(self._sources) == dict(other._sources)
+            and (self._meta == other._meta or same_value(self.meta_info, other.meta_info))
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._service_id, self._partition, self._uids.tobytes()))
+
+    def __repr__(self) -> str:
+        names = list(self._fields)
+        shown = ", ".join(names[:6] + ["…"] * (len(names) > 6))
+        return f"BatchHandle({self._partition!r}, {len(self)} rows, {len(names)} fields: {shown})"
+
+    # Fields
+
+    def _require(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self._fields:
+                raise UnknownField(name, near_names(name, self._fields), "the handle")
+
+    def _only(self, names: Sequence[str]) -> BatchHandle:
+        return self._with(
+            fields=MappingProxyType({name: self._fields[name] for name in names}),
+            sources=MappingProxyType({n: self._sources[n] for n in names if n in self._sources}),
+        )
+
+    def select(self, fields: Sequence[str]) -> BatchHandle:
+        """Only these fields, in this order. Raises `UnknownField`."""
+        names = _names(fields)
+        self._require(names)
+        return self._only(names)
+
+    def drop(self, fields: Sequence[str]) -> BatchHandle:
+        """Without these fields. Raises `UnknownField`."""
+        dropped = _names(fields)
+        self._require(dropped)
+        return self._only([name for name in self._fields if name not in dropped])
+
+    def rename(self, names: Mapping[str, str]) -> BatchHandle:
+        """Fields under new names, ``{old: new}``; nothing moves in storage.
+
+        Raises `UnknownField`, or `InvalidInput` when two fields would have one name.
+        """
+        self._require(list(names))
+        new_names = [names.get(name, name) for name in self._fields]
+        for name in names.values():
+            check_name(name, what="a field name")
+            if new_names.count(name) > 1:
+                raise InvalidInput(f"rename gives two fields the name {name!r}")
+        stored = [self._sources.get(name, name) for name in self._fields]
+        renamed = {n: s for n, s in zip(new_names, stored, strict=True) if n != s}
+        return self._with(
+            fields=MappingProxyType(dict(zip(new_names, self._fields.values(), strict=True))),
+            sources=MappingProxyType(renamed),
+        )
+
+    def with_fields(self, fields: Mapping[str, FieldSpec]) -> BatchHandle:
+        """With more fields, merged into those of the same name. Raises `FieldSpecMismatch`."""
+        merged = dict(self._fields)
+        for name, spec in fields.items():
+            check_name(name, what="a field name")
+            merged[name] = merged[name].merge(spec, field=name) if name in merged else spec
+        return self._with(fields=MappingProxyType(merged))
+
+    def with_meta(self, **meta_info: Any) -> BatchHandle:
+        """With these ``meta_info`` values set. Raises `MetaTooLarge` or `InvalidInput`."""
+        return self._with(meta=encode_meta(self.meta_info | meta_info))
+
+    def without_meta(self, *keys: str) -> BatchHandle:
+        """Without these ``meta_info`` keys; without any when none is named."""
+        kept = {k: v for k, v in self.meta_info.items() if k not in keys} if keys else {}
+        return self._with(meta=encode_meta(kept))
+
+    # Rows
+
+    def _rows(self, uids: Uids) -> BatchHandle:
+        uids.flags.writeable = False
+        return self._with(uids=uids)
+
+    def __getitem__(self, rows: object) -> BatchHandle:
+        """Rows by slice, int (a handle of one row), ints ``[n]`` or a mask ``[rows]``.
+
+        Ints may repeat or be negative. Raises ``IndexError`` out of range, ``TypeError`` for
+        anything else.
+        """
+        return self._rows(self._uids[choose_rows(rows, len(self))])
+
+    def __iter__(self) -> Iterator[BatchHandle]:
+        """One handle a row."""
+        return (self[row] for row in range(len(self)))
+
+    def reorder(self, order: object) -> BatchHandle:
+        """The same rows in another order: ``order`` is a permutation ``[rows]`` of row numbers."""
+        return self._rows(self._uids[permutation(order, len(self))])
+
+    def repeat(self, n: int, *, interleave: bool = True) -> BatchHandle:
+        """Each row ``n`` times: ``a a b b`` interleaved, else ``a b a b``. 0 gives no rows."""
+        count = checked_count(n, "n", low=0)
+        return self._rows(
+            np.repeat(self._uids, count) if interleave else np.tile(self._uids, count)
+        )
+
+    def chunk(self, n: int) -> list[BatchHandle]:
+        """``n`` handles of sizes that differ by at most one, larger first: 10 rows by 4 are
+        3, 3, 2, 2. With fewer rows than ``n`` the last ones are empty."""
+        chunks = even_chunks(len(self), checked_count(n, "n", low=1))
+        return [self._rows(self._uids[chunk]) for chunk in chunks]
+
+    def split(self, size: int) -> list[BatchHandle]:
+        """Handles of ``size`` rows, the last one shorter if need be. No rows: no handles."""
+        starts = range(0, len(self), checked_count(size, "size", low=1))
+        return [self._rows(self._uids[start : start + size]) for start in starts]
+
+    # Two or more
+
+    def union(self, other: BatchHandle) -> BatchHandle:
+        """The same rows with the fields and ``meta_info`` of both.
+
+        Raises `RowCountMismatch`, `InvalidInput` (other rows, or another order),
+        `FieldSpecMismatch`, `MetaConflict` or `WrongService`.
+        """
+        self._require_same_table(other)
+        if len(self) != len(other):
+            raise RowCountMismatch("union", len(self), len(other), _forgotten_repeat(self, other))
+        if not np.array_equal(self._uids, other._uids):
+            raise InvalidInput(_why_not_same_rows(self._uids, other._uids))
+        for name in self._fields.keys() & other._fields.keys():
+            self._require_same_field(other, name)
+        return self._with(
+            fields=MappingProxyType({**self._fields, **other._fields}),
+            sources=MappingProxyType({**self._sources, **other._sources}),
+            meta=merge_meta([self._meta, other._meta]),
+        )
+
+    def _require_same_table(self, other: BatchHandle) -> None:
+        if self._service_id != other._service_id:
+            raise WrongService(other._service_id, self._service_id)
+        if self._partition != other._partition:
+            raise InvalidInput(
+                f"handles of two partitions: {self._partition!r} and {other._partition!r}"
+            )
+
+    def _require_same_field(self, other: BatchHandle, name: str) -> None:
+        left, right = self._fields[name], other._fields[name]
+        if left != right:
+            raise FieldSpecMismatch(name, str(left), str(right))
+        stored = self.stored_name(name), other.stored_name(name)
+        if stored[0] != stored[1]:
+            raise FieldSpecMismatch(
+                name, f"stored as {stored[0]!r}", f"one stored as {stored[1]!r}", "rename one"
+            )
+
+    @classmethod
+    def concat(cls, handles: Sequence[BatchHandle]) -> BatchHandle:
+        """The rows of all, one after another.
+
+        They must be of one service and partition and have the same fields, whose specs are merged;
+        ``meta_info`` is merged as by `union`. Raises ``ValueError`` for no handles.
+        """
+        if not handles:
+            raise InvalidInput("concat needs at least one handle")
+        first, rest = handles[0], handles[1:]
+        fields = dict(first._fields)
+        for other in rest:
+            first._require_same_table(other)
+            first._require_same_names(other)
+            if other._fields is not first._fields:
+                fields = {n: s.merge(other._fields[n], field=n) for n, s in fields.items()}
+        rows = first._rows(np.concatenate([handle._uids for handle in handles]))
+        meta = merge_meta([handle._meta for handle in handles])
+        return rows._with(fields=MappingProxyType(fields), meta=meta)
+
+    def _require_same_names(self, other: BatchHandle) -> None:
+        if self._fields is other._fields and self._sources is other._sources:
+            return
+        differing = self._fields.keys() ^ other._fields.keys()
+        if differing:
+            raise InvalidInput(
+                f"concat: fields {sorted(differing)} are not in every handle; select() the same"
+            )
+        for name in self._fields:
+            if self.stored_name(name) != other.stored_name(name):
+                self._require_same_field(other, name)
+
+    # Bytes
+
+    def to_bytes(self) -> bytes:
+        """The handle for a wire or file; a few KiB for a thousand rows (see `uids`)."""
+        return _MAGIC + pack_plain(
+            [
+                self._service_id,
+                self._partition,
+                encode_uids(self._uids),
+                fields_to_wire(self._fields),
+                dict(self._sources),
+                self._meta,
+            ]
+        )
+
+    @classmethod
+    def from_bytes(cls, data: Buffer) -> BatchHandle:
+        """Inverse of `to_bytes`. Trusts nothing; raises `Malformed`."""
+        view = memoryview(data)
+        if bytes(view[: len(_MAGIC)]) != _MAGIC:
+            raise Malformed("not a BatchHandle")
+        parts = unpack_plain(view[len(_MAGIC) :])
+        if type(parts) is not list or [type(part) for part in parts] != _WIRE_TYPES:
+            raise Malformed("a BatchHandle has six parts")
+        service_id, partition, uids, fields, sources, meta = parts
+        decode_meta(meta)  # must hold, but is kept as bytes
+        try:
+            handle = cls(
+                service_id=service_id,
+                partition=partition,
+                uids=decode_uids(uids),
+                fields=fields_from_wire(fields),
+                sources=_sources_from_wire(sources),
+            )
+        except InvalidInput as error:
+            raise Malformed(f"bad BatchHandle: {error}") from error
+        return handle._with(meta=meta)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchHandle.from_bytes, (self.to_bytes(),)
+
+
+_PARTS: Final = ("service_id", "partition", "uids", "fields", "sources", "meta")
+_WIRE_TYPES: Final[list[type]] = [str, str, bytes, list, dict, bytes]
+
+
+def _sources_from_wire(sources: dict[Any, Any]) -> dict[str, str]:
+    for name, stored in sources.items():
+        if type(name) is not str or type(stored) is not str:
+            raise Malformed("the sources of a handle are names")
+        check_name(stored, what="a stored field name")
+    return sources
+
+
+def _names(fields: Sequence[str]) -> list[str]:
+    if isinstance(fields, str):
+        raise TypeError(f"fields must be a list of names, got the str {fields!r}")
+    return list(dict.fromkeys(fields))
+
+
+def _forgotten_repeat(left: BatchHandle, right: BatchHandle) -> str:
+    small, large = sorted((len(left), len(right)))
+    if small and large % small == 0:
+        return f"repeat the {small} rows first: h.repeat({large // small})"
+    return "a union is of the same rows"
+
+
+def _why_not_same_rows(left: Uids, right: Uids) -> str:
+    if np.array_equal(np.sort(left), np.sort(right)):
+        return "union: the same samples in another order; reorder() one of them first"
+    common = len(np.intersect1d(left, right))
+    return f"union: other samples ({common} of {len(left)} are in both); use concat for more rows"

@@ -1,0 +1,1 @@
+"""Sockets: the only package that imports zmq. Peers exchange `wire.format.Message` values."""

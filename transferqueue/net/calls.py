@@ -1,0 +1,82 @@
+"""What a client asks of its peers, and what it gets: values shared by both channels."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from transferqueue.errors import TransferQueueError
+from transferqueue.wire.format import Buffer, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+GRACE_S = 2.0
+"""A peer that parks a call answers at its deadline; the channel waits this much longer for it."""
+
+ASK_AGAIN_S = 2.0
+"""Without an answer for so long, the channel asks whether the peer has the request at all.
+
+A request or its reply is lost only when a connection breaks. Sending a whole request again after
+a guess of a timeout would store it twice or move gigabytes twice, so the channel sends the small
+``resume`` instead: the peer says ``working``, or repeats the answer it gave, or says ``unknown``,
+and only then is the request itself sent again.
+"""
+
+RESUME = "resume"
+CANCEL = "cancel"
+WORKING = "working"
+UNKNOWN = "unknown"
+
+_request_ids = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request to one peer."""
+
+    endpoint: str
+    op: str
+    body: Mapping[str, Any] = field(default_factory=dict)
+    frames: Sequence[Buffer] = ()
+    request_id: int = field(default_factory=lambda: next(_request_ids))
+
+    def message(self) -> Message:
+        return Message(
+            op=self.op, request_id=self.request_id, body=dict(self.body), frames=list(self.frames)
+        )
+
+    def control(self, op: str) -> Message:
+        """``resume`` or ``cancel`` for this request."""
+        return Message(op=op, request_id=self.request_id, body={}, frames=[])
+
+    def with_timeout(self, timeout_s: float) -> Call:
+        """The same call, carrying the deadline that its server keeps."""
+        return dataclasses.replace(self, body={**self.body, "timeout_s": timeout_s})
+
+
+Outcome = Message | TransferQueueError
+
+
+class Channel(Protocol):
+    """Long-lived sockets to any number of peers. One face waits in the thread, one in the loop."""
+
+    async def exchange(self, calls: Sequence[Call], *, timeout_s: float) -> list[Outcome]:
+        """Send every call, wait for every answer. Outcomes in the order of ``calls``.
+
+        A peer's refusal and a peer's silence (`ServiceUnreachable`) are outcomes, not raises, so
+        that one failed peer does not hide what the others did.
+        """
+        ...
+
+
+def raise_first(outcomes: Sequence[Outcome]) -> list[Message]:
+    """The messages, or the first failure among them."""
+    messages: list[Message] = []
+    for outcome in outcomes:
+        if isinstance(outcome, TransferQueueError):
+            raise outcome
+        messages.append(outcome)
+    return messages

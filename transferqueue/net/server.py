@@ -1,0 +1,301 @@
+"""The poll loop under a shard and a coordinator: one thread, one ROUTER, a table of handlers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from transferqueue.errors import InvalidInput, TransferQueueError, WireError
+from transferqueue.net.calls import CANCEL, RESUME, UNKNOWN, WORKING
+from transferqueue.net.keys import KeyCheck, ServiceKeys
+from transferqueue.net.replies import AnswerLog
+from transferqueue.net.sockets import common_options, milliseconds
+from transferqueue.wire.format import (
+    ERROR_OP,
+    OK_OP,
+    Buffer,
+    Message,
+    decode_message,
+    encode_error,
+    encode_message,
+)
+
+if TYPE_CHECKING:
+    from transferqueue.net.stream import StreamSender
+
+log = logging.getLogger(__name__)
+
+MAX_FRAME_BYTES = 1 << 40
+BACKLOG = 4096
+"""Connections that may wait to be accepted: every client of a large job connects at once."""
+
+MAX_BURST = 256
+"""Requests served before timers and other sockets get their turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request of one peer. Its answer goes to ``peer`` under ``request_id``."""
+
+    peer: bytes
+    request_id: int
+    op: str
+    body: Mapping[str, Any]
+    frames: Sequence[Buffer]
+    received_s: float
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """What names this request among all of this server's."""
+        return self.peer, self.request_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An answer: plain values and buffers."""
+
+    body: Mapping[str, Any]
+    frames: Sequence[Buffer] = ()
+
+
+Handler = Callable[[Request], Reply | None]
+"""Answers a request, or returns ``None``: it is parked and `Server.reply` is called later."""
+
+
+class Server:
+    """Binds, receives, refuses what is not ours, calls the handlers, and repeats lost answers.
+
+    ``mutating`` names the operations that must not be carried out twice. Nothing that a peer
+    sends ends the loop: a refusal is counted in ``refusals`` and the next request is served.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoints: Sequence[str],
+        keys: ServiceKeys | None,
+        handlers: Mapping[str, Handler],
+        mutating: frozenset[str],
+        on_cancel: Callable[[tuple[bytes, int]], None],
+    ) -> None:
+        self._handlers = handlers
+        self._mutating = mutating
+        self._on_cancel = on_cancel
+        self._answers = AnswerLog()
+        self.refusals: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._on_readable: dict[object, Callable[[], None]] = {}
+        self._key_check: KeyCheck | None = None
+        self._router = self._make_router()
+        self.endpoints = self._bind(endpoints, keys)
+        self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._stopping = False
+        self.watch(self._stop_read, self._note_stop)
+        self.watch(self._router, self._serve_burst)
+
+    def _make_router(self) -> zmq.Socket[bytes]:
+        router = self._context.socket(zmq.ROUTER)
+        common_options(router)
+        router.backlog = BACKLOG
+        router.router_handover = True
+        router.maxmsgsize = MAX_FRAME_BYTES
+        router.handshake_ivl = 10_000
+        return router
+
+    def _bind(self, endpoints: Sequence[str], keys: ServiceKeys | None) -> list[str]:
+        """Bind all; the ones that CURVE guards last, since its options hold for later binds."""
+        bound: list[str] = []
+        for endpoint in sorted(endpoints, key=lambda name: name.startswith("tcp://")):
+            if endpoint.startswith("tcp://") and self._key_check is None:
+                if keys is None:
+                    raise ValueError(f"a TCP endpoint needs keys: {endpoint}")
+                self._key_check = KeyCheck(self._context, keys)
+                self.watch(self._key_check.socket, self._key_check.answer)
+                keys.apply(self._router)
+            self._router.bind(endpoint)
+            last = self._router.getsockopt(zmq.LAST_ENDPOINT)
+            assert isinstance(last, bytes)
+            bound.append(last.decode().rstrip("\0"))
+        return bound
+
+    @property
+    def num_keys_refused(self) -> int:
+        """TCP peers that came without the key."""
+        return self._key_check.num_refused if self._key_check else 0
+
+    def watch(self, readable: Any, callback: Callable[[], None]) -> None:
+        """Call ``callback`` whenever a socket or file descriptor can be read."""
+        key = (
+            readable.fileno()
+            if hasattr(readable, "fileno") and not isinstance(readable, zmq.Socket)
+            else readable
+        )
+        self._on_readable[key] = callback
+        self._poller.register(key, zmq.POLLIN)
+
+    def unwatch(self, readable: Any) -> None:
+        self._on_readable.pop(readable, None)
+        with contextlib.suppress(KeyError):
+            self._poller.unregister(readable)
+
+    def open_stream(self, endpoint: str, keys: ServiceKeys | None) -> StreamSender:
+        """A long-lived socket to another server, on this server's loop."""
+        from transferqueue.net.stream import StreamSender
+
+        return StreamSender(self._context, endpoint, keys.for_clients() if keys else None)
+
+    def run(self, tick: Callable[[float], float]) -> None:
+        """Serve until `stop`. ``tick(now_s)`` does what is due and returns the seconds until the
+        next thing will be."""
+        while not self._stopping:
+            wait_s = tick(time.monotonic())
+            for key, _ in self._poller.poll(milliseconds(wait_s)):
+                callback = self._on_readable.get(key)
+                if callback is not None:
+                    callback()
+
+    def stop(self) -> None:
+        """End `run` soon. Safe from signal handlers and other threads; idempotent."""
+        with contextlib.suppress(OSError):
+            os.write(self._stop_write, b"x")
+
+    def _note_stop(self) -> None:
+        self._stopping = True
+
+    def _serve_burst(self) -> None:
+        for _ in range(MAX_BURST):
+            try:
+                frames = self._router.recv_multipart(zmq.DONTWAIT, copy=False)
+            except zmq.Again:
+                return
+            self._take([frame.buffer for frame in frames])
+
+    def _take(self, frames: list[memoryview]) -> None:
+        peer = bytes(frames[0])
+        try:
+            message = decode_message(frames[1:])
+        except WireError as error:
+            self.refusals[type(error).__name__] += 1
+            log.debug("refused a message: %s", error)
+            return
+        if message.op in (RESUME, CANCEL):
+            self._control(peer, message)
+        elif not self._repeat_answer(peer, message.request_id):
+            self._handle(
+                Request(
+                    peer=peer,
+                    request_id=message.request_id,
+                    op=message.op,
+                    body=message.body,
+                    frames=message.frames,
+                    received_s=time.monotonic(),
+                )
+            )
+
+    def _control(self, peer: bytes, message: Message) -> None:
+        request_id = message.request_id
+        if message.op == CANCEL:
+            if self._answers.is_in_progress(peer, request_id):
+                self._answers.abandon(peer, request_id)
+                self._on_cancel((peer, request_id))
+        elif not self._repeat_answer(peer, request_id):
+            self._send_state(peer, request_id, UNKNOWN)
+
+    def _repeat_answer(self, peer: bytes, request_id: int) -> bool:
+        """Whether the request is known: then its answer or its state has been sent."""
+        if self._answers.is_in_progress(peer, request_id):
+            self._send_state(peer, request_id, WORKING)
+            return True
+        answer = self._answers.answer_to(peer, request_id)
+        if answer is not None:
+            self._send(peer, answer)
+        return answer is not None
+
+    def _send_state(self, peer: bytes, request_id: int, state: str) -> None:
+        self._send(
+            peer, Message(op=RESUME, request_id=request_id, body={"state": state}, frames=[])
+        )
+
+    def _handle(self, request: Request) -> None:
+        self.requests[request.op] += 1
+        self._answers.begin(*request.key)
+        try:
+            handler = self._handlers.get(request.op)
+            if handler is None:
+                raise InvalidInput(f"no operation {request.op!r}")
+            reply = handler(request)
+        except TransferQueueError as error:
+            self.refuse(request, error)
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            IndexError,
+            AttributeError,
+            OverflowError,
+        ) as error:
+            # A body of the wrong shape ends up here; only a peer that is not ours sends one.
+            self.refusals["BadBody"] += 1
+            log.info("bad %s request", request.op, exc_info=True)
+            self.refuse(request, InvalidInput(f"bad {request.op} request: {error!r}"))
+        except Exception as error:
+            log.exception("%s failed", request.op)
+            self.refuse(request, error)
+        else:
+            if reply is not None:
+                self.reply(request, reply)
+
+    def reply(self, request: Request, reply: Reply) -> None:
+        """Answer a request, now or after it was parked."""
+        self._finish(
+            request,
+            Message(
+                op=OK_OP,
+                request_id=request.request_id,
+                body=dict(reply.body),
+                frames=list(reply.frames),
+            ),
+        )
+
+    def refuse(self, request: Request, error: Exception) -> None:
+        """Answer a request with an error, rebuilt on the other side as the same class."""
+        self.refusals[type(error).__name__] += 1
+        self._finish(
+            request,
+            Message(
+                op=ERROR_OP, request_id=request.request_id, body=encode_error(error), frames=[]
+            ),
+        )
+
+    def _finish(self, request: Request, answer: Message) -> None:
+        self._answers.finish(*request.key, answer, keep=request.op in self._mutating)
+        self._send(request.peer, answer)
+
+    def send(self, peer: bytes, message: Message) -> None:
+        """Send something that no request asked for, e.g. an order on a stream."""
+        self._send(peer, message)
+
+    def _send(self, peer: bytes, message: Message) -> None:
+        # A ROUTER drops what goes to a peer that left: whoever lost an answer asks again.
+        self._router.send_multipart([peer, *encode_message(message)], copy=False)
+
+    def close(self) -> None:
+        """Close every socket. Idempotent."""
+        if self._router.closed:
+            return
+        self._router.close()
+        if self._key_check is not None:
+            self._key_check.close()
+        self._context.destroy(linger=None)
+        os.close(self._stop_read)
+        os.close(self._stop_write)

@@ -1,0 +1,90 @@
+"""How every socket of this package is made: no silent drops, short lingering, quick reconnects."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+import zmq
+
+from transferqueue.errors import WireError
+from transferqueue.wire.format import Message, decode_message, encode_message
+
+if TYPE_CHECKING:
+    from transferqueue.net.keys import ClientKeys
+
+IDENTITY_BYTES = 16
+
+LINGER_MS = 200
+"""Long enough for a farewell to leave on a healthy connection."""
+
+
+def common_options(socket: zmq.Socket[bytes]) -> None:
+    """Options of both ends. Queues are unbounded: bytes in flight are bounded by the protocol
+    above (a client waits for its answer), and a full queue would drop messages at a ROUTER."""
+    socket.sndhwm = 0
+    socket.rcvhwm = 0
+    socket.linger = LINGER_MS
+    socket.reconnect_ivl = 50
+    socket.reconnect_ivl_max = 1000
+    socket.tcp_keepalive = 1
+    socket.tcp_keepalive_idle = 30
+
+
+def connect_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: ClientKeys | None
+) -> zmq.Socket[bytes]:
+    """A DEALER with an identity of its own, so that a reconnect is still the same peer."""
+    socket = context.socket(zmq.DEALER)
+    common_options(socket)
+    socket.routing_id = b"\x01" + os.urandom(IDENTITY_BYTES - 1)  # libzmq reserves a leading zero
+    if keys is not None and endpoint.startswith("tcp://"):
+        keys.apply(socket)
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError:
+        socket.close(linger=0)
+        raise
+    return socket
+
+
+def descriptor(socket: zmq.Socket[bytes]) -> int:
+    """The file descriptor that turns readable when something happened to the socket."""
+    fd = socket.getsockopt(zmq.FD)
+    assert isinstance(fd, int)
+    return fd
+
+
+def milliseconds(wait_s: float) -> int:
+    """A wait for ``poll``, rounded up: rounding down would spin through the last millisecond."""
+    return max(0, math.ceil(wait_s * 1000))
+
+
+def send_or_drop(socket: zmq.Socket[bytes], message: Message) -> bool:
+    """Send without ever waiting; whether it was taken.
+
+    Queues are unbounded, so a DEALER refuses a message only when it has no connection left: its
+    peer refused its key, and libzmq does not try again.
+    """
+    try:
+        socket.send_multipart(encode_message(message), zmq.DONTWAIT, copy=False)
+    except zmq.Again:
+        return False
+    return True
+
+
+def receive_or_none(socket: zmq.Socket[bytes]) -> Message | None:
+    """The next message that has arrived at a DEALER; what is not ours is passed over.
+
+    Only a peer of another version sends such a thing; the deadline of the call tells.
+    """
+    while True:
+        try:
+            frames = socket.recv_multipart(zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return None
+        try:
+            return decode_message([frame.buffer for frame in frames])
+        except WireError:
+            continue

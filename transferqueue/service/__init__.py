@@ -1,0 +1,1 @@
+"""Starting a service: as child processes, as Ray actors, or from the command line."""

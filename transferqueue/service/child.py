@@ -1,0 +1,127 @@
+"""A coordinator or shard as a child process, seen from its parent.
+
+The child reads one JSON line with its settings and keys from stdin, prints one JSON line when it
+listens, and ends when stdin closes: whoever holds the other end has then died or let go. Nothing
+secret is in argv or the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from transferqueue.errors import ServiceFailed
+from transferqueue.wire.format import decode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MODULE = "transferqueue.service.process"
+_PYTHON_FLAGS = ("-X", "frozen_modules=on")
+
+STOP_TIMEOUT_S = 5.0
+
+
+class ChildProcess:
+    """Starts at construction; `wait_ready` returns what it printed; `stop` ends it."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any], log_path: Path) -> None:
+        self.name = name
+        self._log_path = log_path
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *_PYTHON_FLAGS, "-m", _MODULE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches the parent, which stops its children
+                env=_environment(),
+            )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # wait_ready tells why it died
+            self._process.stdin.write(json.dumps(settings).encode() + b"\n")
+            self._process.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_ready(self, deadline_s: float) -> dict[str, Any]:
+        """What the child said when it began to listen. Its own error, or ServiceFailed."""
+        assert self._process.stdout is not None
+        line = _read_line(self._process.stdout, deadline_s)
+        if not line:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.5)  # it closes its output a moment before it has ended
+            reason = (
+                f"did not start in time (log: {self._log_path})"
+                if self.is_alive
+                else f"ended with exit status {self._process.wait()}:\n{self._log_tail()}"
+            )
+            raise ServiceFailed(self.name, reason)
+        said: dict[str, Any] = json.loads(line)
+        if "error" in said:
+            raise decode_error(said["error"])
+        return said
+
+    def stop(self) -> None:
+        """Let go of the child and wait for its end; kill it when it does not end. Idempotent."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def let_go(self) -> None:
+        """Tell the child to end, without waiting: so that several end at once."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def _log_tail(self) -> str:
+        with contextlib.suppress(OSError):
+            return "\n".join(self._log_path.read_text(errors="replace").splitlines()[-15:])
+        return ""
+
+
+def _environment() -> dict[str, str]:
+    """The parent's, with this package importable wherever the parent found it, and one BLAS
+    thread: numpy would start one a core for a process that multiplies nothing."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _read_line(pipe: IO[bytes], deadline_s: float) -> bytes:
+    """One line, or what there was of it when the pipe closed or time ran out."""
+    line = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not selector.select(max(0.0, deadline_s - time.monotonic())):
+                return b""
+            chunk = os.read(pipe.fileno(), 1 << 16)
+            if not chunk:
+                return b""
+            line += chunk
+    return line

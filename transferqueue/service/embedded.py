@@ -1,0 +1,194 @@
+"""A service whose processes are children of this one: `serve`."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from transferqueue.config import ServiceConfig, default_arena_dir, runtime_root
+from transferqueue.errors import ConfigError
+from transferqueue.net.keys import ClientKeys, ServiceKeys
+from transferqueue.service.child import ChildProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+MAX_SOCKET_PATH = 107
+"""The kernel's limit for the path of a Unix socket."""
+
+_running: list[Service] = []
+
+
+class Service:
+    """One coordinator and N shards, running. Closing it ends them and removes their files.
+
+    Whoever opened it closes it: use it as a context manager, or call `close`. It is closed when
+    the interpreter exits, and its processes end by themselves when this process is killed.
+    """
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self.config = config
+        self.service_id = secrets.token_hex(8)
+        self._owner_pid = os.getpid()
+        self._children: list[ChildProcess] = []
+        self._closed = False
+        self._runtime_dir = _make_runtime_dir(self.service_id)
+        self._keys = ServiceKeys.generate()
+        self.key_file = self._runtime_dir / "client.key"
+        """The client key that peers on other hosts need; 0600."""
+        try:
+            self._keys.for_clients().save(self.key_file)
+            self._endpoints = self._start()
+        except BaseException:
+            self.close()
+            raise
+        _running.append(self)
+        atexit.register(self.close)
+
+    @property
+    def address(self) -> str:
+        """What `connect` takes: on this host a Unix socket; over TCP when ``host`` was given."""
+        return self._endpoints[-1]
+
+    @property
+    def client_keys(self) -> ClientKeys:
+        return self._keys.for_clients()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name: ``coordinator``, ``shard-0``, …"""
+        return {child.name: child.pid for child in self._children}
+
+    def _start(self) -> list[str]:
+        """Start every process at once, then wait for all of them."""
+        deadline_s = time.monotonic() + self.config.start_timeout_s
+        common: dict[str, Any] = {"service_id": self.service_id, "keys": asdict(self._keys)}
+        coordinator_ipc = self._ipc("coordinator")
+        self._spawn(
+            "coordinator",
+            {
+                **common,
+                "role": "coordinator",
+                "endpoints": [coordinator_ipc, *self._tcp()],
+                "num_shards": self.config.shards,
+            },
+        )
+        for slot in range(self.config.shards):
+            self._spawn(
+                f"shard-{slot}",
+                {
+                    **common,
+                    "role": "shard",
+                    "slot": slot,
+                    "endpoints": [self._ipc(f"shard-{slot}"), *self._tcp()],
+                    "coordinator": coordinator_ipc,
+                    "backend": self.config.backend,
+                    "budget_bytes": self.config.budget_bytes,
+                    "arena_dir": self.config.arena_dir or default_arena_dir(),
+                },
+            )
+        said = [child.wait_ready(deadline_s) for child in self._children]
+        endpoints: list[str] = said[0]["endpoints"]
+        self._write_description(endpoints)
+        return endpoints
+
+    def _spawn(self, name: str, settings: dict[str, Any]) -> None:
+        self._children.append(ChildProcess(name, settings, self._runtime_dir / f"{name}.log"))
+
+    def _ipc(self, name: str) -> str:
+        return f"ipc://{self._runtime_dir / name}.sock"
+
+    def _tcp(self) -> list[str]:
+        return [f"tcp://{self.config.host}:0"] if self.config.host else []
+
+    def _write_description(self, endpoints: list[str]) -> None:
+        """What another process of this user needs to find the service by itself."""
+        description = {"service_id": self.service_id, "endpoints": endpoints, "pid": os.getpid()}
+        (self._runtime_dir / "service.json").write_text(json.dumps(description))
+
+    def close(self) -> None:
+        """End every process and remove the service's files. Idempotent."""
+        if self._closed or os.getpid() != self._owner_pid:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        with contextlib.suppress(ValueError):
+            _running.remove(self)
+        for child in self._children:
+            child.let_go()
+        for child in self._children:
+            child.stop()
+        shutil.rmtree(self._runtime_dir, ignore_errors=True)
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self.address
+        return f"<Service {self.service_id} {self.config.shards} shards {state}>"
+
+
+def serve(
+    *,
+    shards: int = 1,
+    budget_bytes: int = 4 << 30,
+    backend: str = "shm",
+    arena_dir: str | None = None,
+    host: str | None = None,
+    start_timeout_s: float = 30.0,
+) -> Service:
+    """Start a service: one coordinator and ``shards`` shards, as child processes of this one.
+
+    ``budget_bytes`` is what each shard may hold. ``host`` names the interface to listen on for
+    clients of other hosts; without it only this host can connect. Returns when all of them
+    listen. ConfigError (ArenaTooSmall, …) or ServiceFailed when one cannot start; nothing is left
+    running then.
+    """
+    return Service(
+        ServiceConfig(
+            shards=shards,
+            budget_bytes=budget_bytes,
+            backend=backend,
+            arena_dir=arena_dir,
+            host=host,
+            start_timeout_s=start_timeout_s,
+        )
+    )
+
+
+def running_service() -> Service | None:
+    """The newest service that this process started and has not closed."""
+    return _running[-1] if _running and _running[-1]._owner_pid == os.getpid() else None
+
+
+def _make_runtime_dir(service_id: str) -> Path:
+    """A 0700 folder for the sockets, the key and the logs of one service."""
+    root = runtime_root()
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if root.stat().st_uid != os.getuid():
+        raise ConfigError(f"{root} belongs to another user; set $TRANSFERQUEUE_RUNTIME_DIR")
+    path = root / service_id
+    longest = path / f"shard-{99999}.sock"
+    if len(str(longest)) > MAX_SOCKET_PATH:
+        raise ConfigError(
+            f"{root} is too long for a Unix socket ({MAX_SOCKET_PATH} characters in all); set "
+            f"$TRANSFERQUEUE_RUNTIME_DIR to a shorter folder"
+        )
+    path.mkdir(mode=0o700)
+    return path

@@ -1,0 +1,88 @@
+"""The program of a coordinator or shard process: ``python -m transferqueue.service.process``.
+
+Reads its settings from stdin, as `service.child` writes them, and ends when stdin closes. Imports
+neither torch nor ray, so that it runs in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
+
+from transferqueue.errors import TransferQueueError
+from transferqueue.net.keys import ServiceKeys
+from transferqueue.wire.format import encode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Runnable(Protocol):
+    """What a coordinator and a shard have in common for the process around them."""
+
+    endpoints: list[str]
+
+    def watch(self, readable: int, callback: Callable[[], None]) -> None: ...
+    def run(self) -> None: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def make_server(settings: dict[str, Any]) -> Runnable:
+    """The server that the settings ask for."""
+    keys = ServiceKeys(**settings["keys"]) if settings.get("keys") else None
+    if settings["role"] == "coordinator":
+        from transferqueue.coordinator.server import CoordinatorServer
+
+        return CoordinatorServer(
+            service_id=settings["service_id"],
+            endpoints=settings["endpoints"],
+            keys=keys,
+            num_shards=settings["num_shards"],
+        )
+    from transferqueue.shard.server import ShardServer
+
+    return ShardServer(
+        service_id=settings["service_id"],
+        slot=settings["slot"],
+        endpoints=settings["endpoints"],
+        coordinator=settings["coordinator"],
+        keys=keys,
+        backend=settings["backend"],
+        budget_bytes=settings["budget_bytes"],
+        arena_dir=settings["arena_dir"],
+    )
+
+
+def say(message: dict[str, Any]) -> None:
+    """One line to the parent."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Serve until stdin closes or SIGTERM comes. Exit status 1 when the start failed."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    settings = json.loads(sys.stdin.buffer.readline())
+    try:
+        server = make_server(settings)
+    except TransferQueueError as error:
+        say({"error": encode_error(error)})
+        return 1
+    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server.watch(sys.stdin.fileno(), server.stop)
+    try:
+        say({"endpoints": server.endpoints, "pid": os.getpid()})
+        server.run()
+    finally:
+        server.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,330 @@
+"""What one shard holds: partitions of rows, slabs of bytes, puts under way. No socket, no clock.
+
+A put goes reserve → (bytes arrive) → commit. What is reserved is seen by nobody; a commit makes
+all of it visible at once and gives new rows their uids, so that uids rise in the order of commits.
+An abort, or the end of the writer, gives everything back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from transferqueue.errors import DuplicateRows, Missing
+from transferqueue.shard.leases import FreedRanges, Leases
+from transferqueue.shard.rows import Cells, RowTable
+from transferqueue.shard.slabs import SlabTable
+from transferqueue.uids import make_uids
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from transferqueue.fields import FieldSpec
+    from transferqueue.wire.put import ColumnPlan, PutPlan
+
+
+class Space(Protocol):
+    """The part of a backend that gives out address ranges."""
+
+    def reserve(self, nbytes: Sequence[int]) -> np.ndarray | None:
+        """An address for each size, or ``None`` and no change when they do not all fit."""
+        ...
+
+    def extents(self, nbytes: Sequence[int]) -> np.ndarray:
+        """How many bytes `reserve` takes for each size, padding included."""
+        ...
+
+    def free(self, addresses: np.ndarray, nbytes: np.ndarray) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Space for a put, not yet visible."""
+
+    put_id: int
+    plan: PutPlan
+    writer: str
+    slab_ids: np.ndarray  # int32[columns], empty when the put has no rows
+    addresses: np.ndarray  # int64[columns]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What a commit made visible."""
+
+    partition: str
+    uids: np.ndarray  # int64[rows]
+    specs: Mapping[str, FieldSpec]
+    nbytes: Mapping[str, int]
+    tags: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundColumn:
+    """Where the cells of one field of a get lie."""
+
+    specs: Sequence[FieldSpec]
+    """The distinct specs among the cells; one unless puts of other shapes were mixed."""
+    spec_of_row: np.ndarray | None  # int64[rows present], index into specs; None: all the same
+    unit_bytes: np.ndarray  # int64[rows present]
+    present: np.ndarray | None  # bool[rows]; None: all
+    cells: Cells  # of the rows present
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Bytes of each cell. int64[rows present]."""
+        sizes: np.ndarray = self.cells.lengths * self.unit_bytes
+        return sizes
+
+
+class SpecTable:
+    """Numbers for field specs, so that a slab can name its own with an int."""
+
+    def __init__(self) -> None:
+        self._ids: dict[FieldSpec, int] = {}
+        self._specs: list[FieldSpec] = []
+
+    def id_of(self, spec: FieldSpec) -> int:
+        spec_id = self._ids.setdefault(spec, len(self._specs))
+        if spec_id == len(self._specs):
+            self._specs.append(spec)
+        return spec_id
+
+    def __getitem__(self, spec_id: int) -> FieldSpec:
+        return self._specs[spec_id]
+
+
+class Store:
+    """Invariant: bytes of a cell change only before its put commits."""
+
+    def __init__(self, *, slot: int, space: Space) -> None:
+        self.slot = slot
+        self.slabs = SlabTable()
+        self.leases = Leases(self.slabs)
+        self.partitions: dict[str, RowTable] = {}
+        self._space = space
+        self._specs = SpecTable()
+        self._reservations: dict[int, Reservation] = {}
+        self._next_put_id = 1
+        self._next_sequence = 1
+
+    # -- put ------------------------------------------------------------------------------------
+
+    def reserve(self, plan: PutPlan, writer: str) -> Reservation | None:
+        """Set space and cells aside, or ``None`` when the space is not there now.
+
+        FieldExists, RowsGone or DuplicateRows when the put can never be committed.
+        """
+        self._check_cells(plan)
+        sizes = [column.nbytes for column in plan.columns]
+        addresses = self._space.reserve(sizes)
+        if addresses is None:
+            return None
+        self._mark_cells(plan, reserved=True)
+        reservation = Reservation(
+            put_id=self._next_put_id,
+            plan=plan,
+            writer=writer,
+            slab_ids=self._add_slabs(plan, addresses, self._space.extents(sizes)),
+            addresses=addresses,
+        )
+        self._next_put_id += 1
+        self._reservations[reservation.put_id] = reservation
+        return reservation
+
+    def reservation(self, put_id: int) -> Reservation:
+        """A put under way; Missing when there is none (committed, aborted or expired)."""
+        try:
+            return self._reservations[put_id]
+        except KeyError:
+            raise Missing(f"no put {put_id} is under way on shard {self.slot}") from None
+
+    def commit(self, put_id: int) -> Committed:
+        """Make a put visible. Its rows may have been cleared meanwhile: then RowsGone, and the
+        put is given back."""
+        reservation = self.reservation(put_id)
+        plan = reservation.plan
+        table = self._table(plan.partition)
+        try:
+            if plan.uids is None:
+                uids = self._new_uids(plan.num_rows)
+                rows = table.append(uids)
+            else:
+                uids = plan.uids
+                rows = table.locate(uids)
+        except Missing:
+            self.abort(put_id)
+            raise
+        del self._reservations[put_id]
+        for index, column in enumerate(plan.columns):
+            if len(reservation.slab_ids):
+                cells = self._cells_of(reservation, index, column)
+                self._free_cells([table.write(column.name, rows, cells)])
+        return Committed(
+            partition=plan.partition,
+            uids=uids,
+            specs={column.name: column.spec for column in plan.columns},
+            nbytes={column.name: column.nbytes for column in plan.columns},
+            tags=plan.tags,
+        )
+
+    def abort(self, put_id: int) -> None:
+        """Give a put back. Nothing happens when it is not under way."""
+        reservation = self._reservations.pop(put_id, None)
+        if reservation is None:
+            return
+        self._mark_cells(reservation.plan, reserved=False)
+        self._give_back(self.leases.free_slabs(reservation.slab_ids))
+
+    # -- get ------------------------------------------------------------------------------------
+
+    def find(
+        self, partition: str, uids: np.ndarray, fields: Sequence[str], optional: Sequence[str]
+    ) -> dict[str, FoundColumn]:
+        """Where the cells of ``uids`` lie, in their order.
+
+        RowsGone, FieldsMissing. Rows that lack an ``optional`` field are left out of its column.
+        """
+        table = self._table(partition)
+        rows = table.locate(uids)
+        read = table.read_all(list(fields), rows)
+        found = {name: self._found(cells, None) for name, cells in read.items()}
+        for name in optional:
+            cells = table.read(name, rows)
+            present = cells.slabs >= 0
+            if present.all():
+                found[name] = self._found(cells, None)
+            else:
+                found[name] = self._found(cells.take(np.flatnonzero(present)), present)
+        return found
+
+    def pin(self, reader: str, found: Mapping[str, FoundColumn], now_s: float) -> int:
+        """A lease on all slabs that ``found`` names."""
+        slab_ids = [column.cells.slabs for column in found.values()]
+        return self.leases.acquire(reader, np.concatenate([_NO_SLABS, *slab_ids]), now_s)
+
+    def release(self, reader: str, lease_ids: Sequence[int]) -> None:
+        self._give_back(self.leases.release(reader, lease_ids))
+
+    def reader_gone(self, reader: str) -> None:
+        self._give_back(self.leases.reader_gone(reader))
+
+    # -- clear ----------------------------------------------------------------------------------
+
+    def clear(self, partition: str, uids: np.ndarray | None) -> np.ndarray:
+        """Remove rows (``None``: all of the partition). Returns the uids that were there."""
+        table = self.partitions.get(partition)
+        if table is None:
+            return _NO_UIDS
+        if uids is None:
+            uids = table.uids()
+        rows, found = table.find(np.unique(uids))
+        gone: np.ndarray = np.unique(uids)[found]
+        self._free_cells(table.clear(rows[found]))
+        if len(table) == 0 and not self._has_reservations(partition):
+            del self.partitions[partition]
+        return gone
+
+    # -- status ---------------------------------------------------------------------------------
+
+    @property
+    def num_rows(self) -> int:
+        return sum(len(table) for table in self.partitions.values())
+
+    @property
+    def num_puts_under_way(self) -> int:
+        return len(self._reservations)
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _table(self, partition: str) -> RowTable:
+        table = self.partitions.get(partition)
+        if table is None:
+            table = self.partitions[partition] = RowTable(partition)
+        return table
+
+    def _has_reservations(self, partition: str) -> bool:
+        return any(r.plan.partition == partition for r in self._reservations.values())
+
+    def _check_cells(self, plan: PutPlan) -> None:
+        if plan.uids is None:
+            return
+        distinct, counts = np.unique(plan.uids, return_counts=True)
+        if len(distinct) != len(plan.uids):
+            repeated = distinct[counts > 1][:5].tolist()
+            raise DuplicateRows(len(plan.uids), len(distinct), repeated)
+        table = self._table(plan.partition)
+        rows = table.locate(plan.uids)
+        for column in plan.columns:
+            table.check_free(column.name, rows, allow_written=plan.overwrite)
+
+    def _mark_cells(self, plan: PutPlan, *, reserved: bool) -> None:
+        """Keep other puts off the cells that this put will write, or let them in again."""
+        if plan.uids is None or plan.overwrite:
+            return
+        table = self._table(plan.partition)
+        rows, found = table.find(plan.uids)
+        for column in plan.columns:
+            if reserved:
+                table.reserve(column.name, rows[found])
+            else:
+                table.unreserve(column.name, rows[found])
+
+    def _add_slabs(
+        self, plan: PutPlan, addresses: np.ndarray, extent_bytes: np.ndarray
+    ) -> np.ndarray:
+        if plan.num_rows == 0:
+            return _NO_SLABS
+        return self.slabs.add(
+            address=addresses,
+            extent_bytes=extent_bytes,
+            unit_bytes=np.array([c.spec.unit_bytes for c in plan.columns], dtype=np.int64),
+            num_rows=np.full(len(plan.columns), plan.num_rows, dtype=np.int64),
+            spec_id=np.array([self._specs.id_of(c.spec) for c in plan.columns], dtype=np.int32),
+        )
+
+    def _cells_of(self, reservation: Reservation, index: int, column: ColumnPlan) -> Cells:
+        num_rows = reservation.plan.num_rows
+        lengths = column.lengths
+        if lengths is None:
+            lengths = np.ones(num_rows, dtype=np.int64)
+        sizes = lengths * column.spec.unit_bytes
+        return Cells(
+            slabs=np.full(num_rows, reservation.slab_ids[index], dtype=np.int32),
+            starts=int(reservation.addresses[index]) + np.cumsum(sizes) - sizes,
+            lengths=lengths,
+        )
+
+    def _new_uids(self, num_rows: int) -> np.ndarray:
+        uids = make_uids(self.slot, self._next_sequence, num_rows)
+        self._next_sequence += num_rows
+        return uids
+
+    def _found(self, cells: Cells, present: np.ndarray | None) -> FoundColumn:
+        spec_ids, inverse = np.unique(self.slabs.spec_id[cells.slabs], return_inverse=True)
+        return FoundColumn(
+            specs=[self._specs[int(spec_id)] for spec_id in spec_ids],
+            spec_of_row=inverse if len(spec_ids) > 1 else None,
+            unit_bytes=self.slabs.unit_bytes[cells.slabs],
+            present=present,
+            cells=cells,
+        )
+
+    def _free_cells(self, freed: Sequence[Cells]) -> None:
+        freed = [cells for cells in freed if len(cells)]
+        if not freed:
+            return
+        slabs = np.concatenate([cells.slabs for cells in freed])
+        starts = np.concatenate([cells.starts for cells in freed])
+        lengths = np.concatenate([cells.lengths for cells in freed])
+        self._give_back(self.leases.free(slabs, starts, lengths * self.slabs.unit_bytes[slabs]))
+
+    def _give_back(self, freed: FreedRanges) -> None:
+        if len(freed.addresses):
+            self._space.free(freed.addresses, freed.nbytes)
+
+
+_NO_SLABS = np.empty(0, dtype=np.int32)
+_NO_UIDS = np.empty(0, dtype=np.int64)

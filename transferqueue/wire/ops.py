@@ -1,0 +1,39 @@
+"""Names of the operations, each with who asks whom. What a body holds stands at its handler."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# client → coordinator
+HELLO: Final = "hello"
+CREATE_PARTITION: Final = "create_partition"
+DROP_PARTITION: Final = "drop_partition"
+CLAIM: Final = "claim"
+ACK: Final = "ack"
+GIVE_BACK: Final = "give_back"
+EXTEND: Final = "extend"
+WAIT: Final = "wait"
+SELECT: Final = "select"
+UPDATE_TAGS: Final = "update_tags"
+ADVANCE_POLICY: Final = "advance_policy"
+HELD: Final = "held"
+
+# client → shard
+PUT: Final = "put"
+COMMIT: Final = "commit"
+ABORT: Final = "abort"
+GET: Final = "get"
+CLEAR: Final = "clear"
+RELEASE: Final = "release"
+
+# client → either
+STATUS: Final = "status"
+
+# shard → coordinator
+REGISTER: Final = "register"
+EVENT: Final = "event"
+COMMITTED: Final = "committed"
+CLEARED: Final = "cleared"
+
+# coordinator → shard
+FREE: Final = "free"

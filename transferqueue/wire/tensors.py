@@ -1,0 +1,85 @@
+"""A tensor's memory as bytes and bytes as a tensor, copied only where they must be.
+
+The one module below the clients that imports torch; `cells` imports it when it meets a tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from transferqueue.wire.dtypes import TENSOR_ITEMSIZE
+from transferqueue.wire.values import CannotCarry, type_name
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+TORCH_DTYPES: Final[dict[str, torch.dtype]] = {
+    name: getattr(torch, name) for name in TENSOR_ITEMSIZE if hasattr(torch, name)
+}
+"""Every dtype of the wire format that this version of torch has."""
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The torch dtype's name, e.g. ``"bfloat16"``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def tensor_bytes(tensor: torch.Tensor) -> Bytes:
+    """The elements in C order, uint8 ``[bytes]``.
+
+    The tensor's own memory when it is contiguous on the CPU. Otherwise one copy of just its
+    elements, however large the tensor is that it is a slice of. A tensor that requires a gradient
+    is detached, one of a GPU is copied to the CPU. Raises `CannotCarry`.
+    """
+    refuse_unless_plain(tensor)
+    if tensor.numel() == 0:
+        return np.empty(0, dtype=np.uint8)
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    try:
+        array: Bytes = plain.reshape(-1).view(torch.uint8).numpy()
+    except (RuntimeError, TypeError) as error:  # a subclass without memory of its own
+        raise CannotCarry(type_name(tensor), f"make it a plain torch.Tensor ({error})") from error
+    return array
+
+
+def tensor_from_bytes(payload: Bytes, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Inverse of `tensor_bytes`; shares the memory of ``payload``, which must be writable.
+
+    The caller has checked that the sizes agree. Raises ``ValueError`` for a dtype that this
+    version of torch does not have.
+    """
+    torch_dtype = TORCH_DTYPES.get(dtype)
+    if torch_dtype is None:
+        raise ValueError(f"torch {torch.__version__} has no dtype {dtype!r}")
+    if payload.nbytes == 0:
+        return torch.empty(shape, dtype=torch_dtype)
+    return torch.from_numpy(payload).view(torch_dtype).view(shape)
+
+
+def refuse_unless_plain(tensor: torch.Tensor) -> None:
+    """Raise `CannotCarry`, with the way out, unless it is strided memory of a known dtype."""
+    if tensor.is_quantized:
+        raise CannotCarry("quantized tensor", "put .dequantize(), or .int_repr() and the scale")
+    if tensor.is_nested:
+        raise CannotCarry(*_nested_refusal(tensor))
+    if tensor.layout is not torch.strided:
+        raise CannotCarry(f"tensor of layout {tensor.layout}", "put .to_dense()")
+    if tensor.device.type == "meta":
+        raise CannotCarry("tensor on the meta device", "it has no data; materialize it first")
+    if dtype_name(tensor) not in TORCH_DTYPES:
+        raise CannotCarry(f"tensor of dtype {tensor.dtype}", "convert it with .to(...)")
+    wraps_another: bool = is_traceable_wrapper_subclass(tensor)
+    if wraps_another:
+        raise CannotCarry(type_name(tensor), "put a plain tensor, e.g. .full_tensor()")
+
+
+def _nested_refusal(tensor: torch.Tensor) -> tuple[str, str]:
+    if tensor.layout is torch.jagged:
+        return "nested tensor in an object", "put it as a field of its own, or .unbind() it"
+    return (
+        "nested tensor of the strided layout",
+        "put torch.nested.nested_tensor(list(t.unbind()), layout=torch.jagged)",
+    )

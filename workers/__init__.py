@@ -1,0 +1,1 @@
+"""Role workers, worker groups and the ways a batch reaches them."""

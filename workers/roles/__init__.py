@@ -1,0 +1,36 @@
+"""The roles of RL post-training, as plain classes around a model that the user brings.
+
+A role knows nothing of processes, sockets or storage: each method takes the columns it declares
+(:mod:`workers.roles.fields`) and returns the columns it writes, or metrics.
+"""
+
+from workers.roles.actor import Actor, ActorConfig
+from workers.roles.critic import Critic, CriticConfig
+from workers.roles.fields import MethodFields, declared_fields, stage
+from workers.roles.generation import CachedEngine, Generation
+from workers.roles.models import CachedModel, GenerationEngine, PolicyModel, Tokenizer, ValueModel
+from workers.roles.reference import Reference
+from workers.roles.reward import Reward, Verifier
+from workers.roles.rollout import Rollout, RolloutConfig
+
+__all__ = [
+    "Actor",
+    "ActorConfig",
+    "CachedEngine",
+    "CachedModel",
+    "Critic",
+    "CriticConfig",
+    "Generation",
+    "GenerationEngine",
+    "MethodFields",
+    "PolicyModel",
+    "Reference",
+    "Reward",
+    "Rollout",
+    "RolloutConfig",
+    "Tokenizer",
+    "ValueModel",
+    "Verifier",
+    "declared_fields",
+    "stage",
+]

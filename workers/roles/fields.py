@@ -1,0 +1,54 @@
+"""Which columns a role's method reads and writes, as data beside the method.
+
+A dispatcher reads the declaration to fetch and to put exactly these columns, and a driver to check
+that some earlier stage writes what a later one reads. The method itself is left as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+Columns: TypeAlias = Mapping[str, Any]
+"""Column name to ``Tensor`` [B, ...] or ``np.ndarray`` [B]; a dict, ``TensorDict`` or view."""
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+_ATTRIBUTE = "__stage_fields__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodFields:
+    """Columns of one method."""
+
+    reads: tuple[str, ...]
+    """Always needed."""
+    writes: tuple[str, ...] = ()
+    """Returned by every call; empty for a method that returns metrics."""
+    optional_reads: tuple[str, ...] = ()
+    """Needed only under some settings; the role's ``needs(method_name)`` says which."""
+
+
+def stage(
+    *,
+    reads: tuple[str, ...],
+    writes: tuple[str, ...] = (),
+    optional_reads: tuple[str, ...] = (),
+) -> Callable[[_Method], _Method]:
+    """Declare the columns of a method."""
+    fields = MethodFields(reads=reads, writes=writes, optional_reads=optional_reads)
+
+    def declare(method: _Method) -> _Method:
+        setattr(method, _ATTRIBUTE, fields)
+        return method
+
+    return declare
+
+
+def declared_fields(method: Callable[..., Any]) -> MethodFields:
+    """The declaration of a method, bound or not. ``TypeError`` when there is none."""
+    fields = getattr(method, _ATTRIBUTE, None)
+    if not isinstance(fields, MethodFields):
+        name = getattr(method, "__qualname__", repr(method))
+        raise TypeError(f"{name} declares no columns; decorate it with @stage(reads=..., ...)")
+    return fields
