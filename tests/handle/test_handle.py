@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
-import time
+import sys
 
 import numpy as np
 import pytest
@@ -234,7 +235,6 @@ def test_a_thousand_shuffled_rows_of_twenty_fields_are_16_kib() -> None:
 
 def test_the_algebra_does_no_python_work_per_row() -> None:
     """Counted in calls, which do not depend on how busy the machine is."""
-    import sys
 
     def calls(num_rows: int) -> int:
         made = big_handle(num_rows, shuffled=True)
@@ -245,6 +245,7 @@ def test_the_algebra_does_no_python_work_per_row() -> None:
             nonlocal count
             count += event in ("call", "c_call")
 
+        gc.disable()  # its callbacks are calls too
         sys.setprofile(profile)
         try:
             chunks = made.chunk(32)
@@ -252,22 +253,11 @@ def test_the_algebra_does_no_python_work_per_row() -> None:
             BatchHandle.from_bytes(made.to_bytes()).union(made)
         finally:
             sys.setprofile(None)
+            gc.enable()
         return count
 
     calls(1000)
     assert calls(1_000) == calls(100_000)
-
-
-def test_chunks_of_4096_rows_take_a_fraction_of_the_5_ms_they_may() -> None:
-    made = big_handle(4096, shuffled=True)
-    best_s = min(_seconds(lambda: made.chunk(32)) for _ in range(20))
-    assert best_s < 5e-3
-
-
-def _seconds(work: object) -> float:
-    start_s = time.perf_counter()
-    work()  # type: ignore[operator]
-    return time.perf_counter() - start_s
 
 
 @given(st.binary(max_size=300))

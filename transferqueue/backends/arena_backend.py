@@ -54,10 +54,11 @@ class ArenaBackend(Backend):
 
     def reserve(self, nbytes: Sequence[int]) -> Int64s | None:
         self._refuse_closed()
+        frontier = self._allocator.frontier
         addresses = self._allocator.alloc_many(nbytes)
         if addresses is None or self._back(self._allocator.frontier):
             return addresses
-        self._allocator.free_many(addresses, extents(nbytes))
+        self._allocator.undo(addresses, nbytes, frontier)
         return None
 
     def extents(self, nbytes: Sequence[int]) -> Int64s:

@@ -58,6 +58,7 @@ class ShmBackend(ArenaBackend):
         self._recovered = recovered
         self._files = SegmentFiles(address, taken_bytes(address) if recovered else 0)
         self._mapping = ArenaMapping(address, Access.WRITE)
+        self._is_full = False  # the directory was, when last asked for room
         self._prefault: Prefault | None = None
         if prefault:
             self._prefault = Prefault(self._files, self._mapping, address.capacity_bytes)
@@ -131,15 +132,16 @@ class ShmBackend(ArenaBackend):
         return self._mapping.array(address, nbytes)
 
     def _back(self, end: int) -> bool:
-        if self._files.back(end):
-            return True
-        _log.warning(
-            "%s is full: the arena has %d of its %d bytes",
-            self.address.directory,
-            self._files.backed_bytes,
-            self.capacity_bytes,
-        )
-        return False
+        has_room = self._files.back(end)
+        if not has_room and not self._is_full:
+            _log.warning(
+                "%s is full: the arena has %d of its %d bytes, puts wait for more",
+                self.address.directory,
+                self._files.backed_bytes,
+                self.capacity_bytes,
+            )
+        self._is_full = not has_room
+        return has_room
 
 
 def _options(options: Any) -> tuple[int, bool]:

@@ -18,7 +18,7 @@ from transferqueue.client.placement import split_by_slot
 from transferqueue.client.reading import Get, decode_columns
 from transferqueue.client.session import Caller, Session
 from transferqueue.client.traffic import Traffic
-from transferqueue.client.weights import Weights, partition_of, rows_beyond, state_of
+from transferqueue.client.weights import VERSION_FIELD, Weights, partition_of, rows_beyond, state_of
 from transferqueue.client.writing import Put, encode_batch
 from transferqueue.coordinator.predicate import Predicate, tag
 from transferqueue.errors import InvalidInput, RowsGone, UnknownField, near_names
@@ -388,7 +388,7 @@ class Operations:
             tags={"version": version},
             timeout_s=timeout_s,
         )
-        await self.wait(handle, fields=[], timeout_s=timeout_s)
+        await self.wait(handle, fields=[VERSION_FIELD], timeout_s=timeout_s)
         newest_first = await self.select(partition, order_by="version", timeout_s=timeout_s)
         outdated = rows_beyond(newest_first, keep)
         if len(outdated):

@@ -53,6 +53,11 @@ class CellWaits:
         """It waits no more."""
         del self._waiting[waiter.waiter_id]
 
+    def give_up(self, waiter: CellWaiter, now_s: float, hint: str) -> Effect:
+        """Its deadline has come."""
+        self.leave(waiter)
+        return waiter.give_up(now_s, hint)
+
 
 def _answer(waiter: CellWaiter, table: Table) -> Effect:
     rows = table.find(waiter.uids)

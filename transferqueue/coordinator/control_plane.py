@@ -17,22 +17,23 @@ import numpy as np
 from transferqueue.coordinator import reports
 from transferqueue.coordinator.effects import ClientId, Effect, FreeRows, Refuse, WaiterId
 from transferqueue.coordinator.leases import Lease, Leases
-from transferqueue.coordinator.partition import Partition
-from transferqueue.coordinator.policy import PartitionPolicy
+from transferqueue.coordinator.partitions import Partitions
 from transferqueue.coordinator.predicate import Predicate
 from transferqueue.coordinator.requests import (
+    check_choice,
     check_duration,
+    check_fields,
     check_names,
+    check_task,
     checked_uids,
     committed_tags,
     committed_uids,
     distinct_uids,
 )
-from transferqueue.coordinator.samplers import Fifo, Sampler, SamplerRegistry
+from transferqueue.coordinator.samplers import Fifo, SamplerRegistry
 from transferqueue.coordinator.specs import spec_from_plain
 from transferqueue.coordinator.table import TaskState
 from transferqueue.coordinator.tag_values import tag_values
-from transferqueue.coordinator.uid_ranges import GoneUids
 from transferqueue.coordinator.waiters import (
     CellWaiter,
     ClaimWaiter,
@@ -44,10 +45,7 @@ from transferqueue.coordinator.waiting_room import WaitingRoom
 from transferqueue.errors import (
     ClaimTooLarge,
     InvalidInput,
-    UnknownField,
     UnknownPartition,
-    UnknownTask,
-    near_names,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +53,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from transferqueue.coordinator.partition import Partition
+    from transferqueue.coordinator.policy import PartitionPolicy
     from transferqueue.coordinator.specs import Spec
 
 
@@ -66,14 +66,10 @@ class ControlPlane:
 
     def __init__(self, *, samplers: SamplerRegistry | None = None, first_claim_id: int = 1) -> None:
         self._samplers = samplers or SamplerRegistry()
-        self._partitions: dict[str, Partition] = {}
-        self._declared: set[str] = set()
         self._leases = Leases(first_claim_id)
-        self._gone = GoneUids()
+        self._partitions = Partitions(self._leases)
         self._room = WaitingRoom()
         self._num_claims = 0
-        self._dropped: dict[tuple[int, str], NDArray[np.int64]] = {}
-        """(slot, partition) -> rows of dropped partitions whose free was not reported yet."""
 
     # -- partitions -----------------------------------------------------------------------------
 
@@ -90,50 +86,19 @@ class ControlPlane:
         other field name in a claim or wait is ``UnknownField``. A partition that was never declared
         is made by its first commit or claim, open to every name, with explicit retention.
         """
-        check_names("partition", (name,))
-        existing = self._partitions.get(name)
-        if name in self._declared and existing is not None:
-            _check_same(name, existing.policy, policy)
-            return []
-        self._declared.add(name)
-        if existing is None:
-            self._partitions[name] = Partition(name, policy, self._leases, self._gone)
-            return []
-        return self._finish([*existing.adopt(policy), *existing.settle(now_s)])
+        return self._finish(self._partitions.declare(name, policy, now_s))
 
     def drop_partition(self, name: str, *, now_s: float) -> list[Effect]:
         """Forget it and free all its rows; what waits on it is refused with UnknownPartition."""
-        partition = self._known(name)
+        del now_s
+        effects = self._partitions.drop(name)
         for lease in self._leases.of_partition(name):
             self._leases.close(lease.claim_id)
-        effects = partition.free_all()
-        for free in effects:
-            if isinstance(free, FreeRows):
-                before = self._dropped.get((free.slot, name), free.uids[:0])
-                self._dropped[(free.slot, name)] = np.concatenate((before, free.uids))
         answered = {effect.waiter_id for effect in effects if isinstance(effect, Refuse)}
         for waiter_id in self._room.of_partition(name):
             if waiter_id not in answered:
                 effects.append(Refuse(waiter_id=waiter_id, error=UnknownPartition(name)))
-        del self._partitions[name]
-        self._declared.discard(name)
-        del now_s
         return self._finish(effects)
-
-    def _known(self, name: str) -> Partition:
-        partition = self._partitions.get(name)
-        if partition is None:
-            raise UnknownPartition(name, near_names(name, self._partitions))
-        return partition
-
-    def _made(self, name: str) -> Partition:
-        """The partition, made now if this is its first use."""
-        partition = self._partitions.get(name)
-        if partition is None:
-            check_names("partition", (name,))
-            partition = Partition(name, PartitionPolicy(), self._leases, self._gone)
-            self._partitions[name] = partition
-        return partition
 
     def _finish(self, effects: list[Effect]) -> list[Effect]:
         """Those that are answered wait no more."""
@@ -163,7 +128,7 @@ class ControlPlane:
         uids, order = committed_uids(slot, uids)
         specs = {field: spec_from_plain(field, spec) for field, spec in fields.items()}
         good_tags, bad_tags = committed_tags(tags or {}, order)
-        made = self._made(partition)
+        made = self._partitions.made(partition)
         for name in bad_tags:
             made.count_refused_tag(name, len(uids))
         return self._finish(made.commit(slot, uids, specs, good_tags, nbytes or {}, now_s))
@@ -181,37 +146,26 @@ class ControlPlane:
 
         ``nbytes``: the bytes that came free by field; without it the field's mean is assumed.
         """
-        del now_s
-        dropped = self._dropped.pop((slot, partition), None)
-        if dropped is not None:
-            self._gone.add(uids)
-            left = dropped[~np.isin(dropped, uids)]
-            if len(left):
-                self._dropped[(slot, partition)] = left
+        self._partitions.cleared_dropped(slot, partition, uids)
+        self._partitions.gone.add(uids)
         known = self._partitions.get(partition)
-        if known is None:
-            self._gone.add(uids)
-            return []
-        return self._finish(known.cleared(uids, nbytes or {}))
+        return [] if known is None else self._finish(known.cleared(uids, nbytes or {}, now_s))
 
     def slot_joined(self, slot: int, *, now_s: float) -> list[Effect]:
         """A shard is back: ask again for every free it has not reported as done."""
         effects: list[Effect] = []
-        for partition in self._partitions.values():
+        for partition in self._partitions:
             partition.quota.void_credit(slot)
             effects += partition.frees_of(slot) + partition.settle(now_s)
-        for (of_slot, name), uids in self._dropped.items():
-            if of_slot == slot:
-                effects.append(FreeRows(slot=slot, partition=name, uids=uids))
-        return self._finish(effects)
+        return self._finish(effects + self._partitions.frees_of_dropped(slot))
 
     def slot_lost(self, slot: int, *, now_s: float) -> list[Effect]:
         """A shard is gone for good: so are its rows; what waits for them is told."""
         effects: list[Effect] = []
-        for partition in self._partitions.values():
+        for partition in self._partitions:
             partition.quota.void_credit(slot)
-            effects += partition.lose_slot(slot) + partition.settle(now_s)
-        self._dropped = {key: uids for key, uids in self._dropped.items() if key[0] != slot}
+            effects += partition.lose_slot(slot, now_s)
+        self._partitions.forget_slot(slot)
         return self._finish(effects)
 
     # -- producers ------------------------------------------------------------------------------
@@ -243,7 +197,7 @@ class ControlPlane:
             num_rows=num_rows,
             num_bytes=num_bytes,
         )
-        made = self._made(partition)
+        made = self._partitions.made(partition)
         return self._enter(made, waiter, made.admit(waiter, now_s))
 
     def _enter(self, partition: Partition, waiter: Waiter, effects: list[Effect]) -> list[Effect]:
@@ -290,14 +244,14 @@ class ControlPlane:
         check_names("field", fields)
         chooser = Fifo() if uids is not None else self._samplers.read(sampler)
         condition = None if where is None else Predicate.from_plain(where)
-        made = self._made(partition)
-        self._check_task(made, task)
-        self._check_fields(made, fields)
+        made = self._partitions.made(partition)
+        check_task(made, task)
+        check_fields(made, fields)
         if uids is not None:
             uids = distinct_uids(uids)
             n = len(uids)
         else:
-            self._check_choice(made, n, chooser, condition)
+            check_choice(made, n, chooser, condition)
         reason = made.quota.check_claim(n)
         if reason:
             raise ClaimTooLarge(partition, reason)
@@ -317,32 +271,6 @@ class ControlPlane:
             uids=uids,
         )
         return self._enter(made, waiter, made.claim(waiter, now_s))
-
-    def _check_task(self, partition: Partition, task: str) -> None:
-        check_names("task", (task,))
-        declared = partition.policy.tasks
-        if declared and task not in declared:
-            raise UnknownTask(task, near_names(task, declared), f"partition {partition.name!r}")
-
-    def _check_fields(self, partition: Partition, fields: Sequence[str]) -> None:
-        declared = partition.policy.fields
-        for field in fields if declared else ():
-            if field not in declared and field not in partition.table.fields:
-                near = near_names(field, (*declared, *partition.table.fields))
-                raise UnknownField(field, near, f"partition {partition.name!r}")
-
-    def _check_choice(
-        self, partition: Partition, n: int, sampler: Sampler, where: Predicate | None
-    ) -> None:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise InvalidInput(f"n must be an int of at least 1, got {n!r}")
-        sampler.check(n)
-        if not partition.table.num_rows:
-            return  # nothing is known of its tags yet
-        for tag in sampler.tags:
-            partition.tags.column(tag)
-        if where is not None:
-            where.check(partition.tags)
 
     def ack(self, claim_id: int, *, now_s: float) -> list[Effect]:
         """Done with these rows for this task, for good."""
@@ -380,8 +308,8 @@ class ControlPlane:
         check_names("field", fields)
         if not fields:
             raise InvalidInput("wait: name at least one field")
-        made = self._made(partition)
-        self._check_fields(made, fields)
+        made = self._partitions.made(partition)
+        check_fields(made, fields)
         waiter = CellWaiter(
             waiter_id=waiter_id,
             client_id=client_id,
@@ -418,8 +346,8 @@ class ControlPlane:
             raise InvalidInput(f"n must be at least 1, got {n}")
         if n is not None and min_rows > n:
             raise InvalidInput(f"min_rows={min_rows} rows of at most n={n} can never match")
-        made = self._made(partition)
-        self._check_fields(made, fields)
+        made = self._partitions.made(partition)
+        check_fields(made, fields)
         condition = None if where is None else Predicate.from_plain(where)
         if made.table.num_rows:
             if condition is not None:
@@ -446,7 +374,7 @@ class ControlPlane:
         if entry is None:
             return []
         name, waiter = entry
-        return self._finish(self._partitions[name].cancel(waiter, now_s))
+        return self._finish(self._partitions.known(name).cancel(waiter, now_s))
 
     def client_gone(
         self, client_id: ClientId, *, now_s: float, give_back: bool = False
@@ -474,16 +402,16 @@ class ControlPlane:
         check_names("tag", tags)
         parsed = {name: tag_values(name, value, len(uids)) for name, value in tags.items()}
         values = {name: value for name, value in parsed.items() if value is not None}
-        return self._finish(self._known(partition).update_tags(uids, values, now_s))
+        return self._finish(self._partitions.known(partition).update_tags(uids, values, now_s))
 
     def advance_policy(
         self, version: int, *, now_s: float, partition: str | None = None
     ) -> list[Effect]:
         """A newer policy version exists; rows that are too stale now are dropped or held."""
-        names = list(self._partitions) if partition is None else [partition]
+        names = [p.name for p in self._partitions] if partition is None else [partition]
         effects: list[Effect] = []
         for name in names:
-            effects += self._known(name).advance_policy(version)
+            effects += self._partitions.known(name).advance_policy(version)
         del now_s
         return self._finish(effects)
 
@@ -492,7 +420,7 @@ class ControlPlane:
     def next_deadline_s(self) -> float | None:
         """When ``tick`` has something to do next; ``None`` when only a call can change anything."""
         candidates = [self._room.deadlines.next_s(), self._leases.deadlines.next_s()]
-        candidates += [p.lifetimes.next_expiry_s() for p in self._partitions.values()]
+        candidates += [p.lifetimes.next_expiry_s() for p in self._partitions]
         return min((due_s for due_s in candidates if due_s is not None), default=None)
 
     def tick(self, now_s: float) -> list[Effect]:
@@ -501,7 +429,7 @@ class ControlPlane:
         # Leases first: rows that come back may still satisfy a claim whose time is up.
         for lease in self._leases.pop_due(now_s):
             effects += self._give_back(lease, now_s)
-        for partition in self._partitions.values():
+        for partition in self._partitions:
             effects += self._finish(partition.expire(now_s))
         for waiter_id in self._room.deadlines.pop_due(now_s):
             effects += self._give_up(waiter_id, now_s)
@@ -512,34 +440,21 @@ class ControlPlane:
         if entry is None:  # answered because another one gave up
             return []
         name, waiter = entry
-        return self._finish(self._partitions[name].give_up(waiter, now_s, self._hint(name)))
-
-    def _hint(self, name: str) -> str:
-        """What may be wrong with waiting on an empty partition that nobody declared."""
-        if name in self._declared or self._partitions[name].table.num_rows:
-            return ""
-        near = near_names(name, [p for p in self._partitions if p != name])
-        hint = f", did you mean {near[0]!r}" if near else ""
-        return f"nobody has put anything into partition {name!r}{hint}"
+        return self._finish(
+            self._partitions.known(name).give_up(waiter, now_s, self._partitions.hint(name))
+        )
 
     def status(self, *, now_s: float) -> dict[str, Any]:
         """Counts by partition and task, plain values."""
         del now_s
-        return {name: reports.status(p) for name, p in self._partitions.items()}
+        return {p.name: reports.status(p) for p in self._partitions}
 
     def held(self, *, now_s: float, partition: str | None = None) -> dict[str, Any]:
         """What is held and by whom: rows and bytes by field, task and age, plain values."""
-        names = list(self._partitions) if partition is None else [partition]
-        return {name: reports.held(self._known(name), now_s) for name in names}
+        names = [p.name for p in self._partitions] if partition is None else [partition]
+        return {name: reports.held(self._partitions.known(name), now_s) for name in names}
 
     def dead_letters(self, partition: str, task: str) -> NDArray[np.int64]:
         """The uids that a task was given too often without an ack. O(rows)."""
-        known = self._known(partition)
+        known = self._partitions.known(partition)
         return known.table.uids(known.table.rows_in_state(task, TaskState.DEAD_LETTER))
-
-
-def _check_same(name: str, old: PartitionPolicy, new: PartitionPolicy) -> None:
-    was, now = old.to_plain(), new.to_plain()
-    changes = [f"{key} {was[key]!r}, now {now[key]!r}" for key in was if was[key] != now[key]]
-    if changes:
-        raise InvalidInput(f"partition {name!r} was declared otherwise: {'; '.join(changes)}")

@@ -94,10 +94,11 @@ class Feeds:
     def _make(self, key: FeedKey, where: Predicate | None) -> Feed:
         task, fields, _ = key
         self._table.add_task(task)
-        feed = Feed(key, where, RowSet(self._table.capacity))
-        rows = self._table.eligible_rows(task, fields)
-        feed.ready.add(rows[self._matches(feed, rows)])
-        return feed
+        every = slice(0, self._table.num_rows)
+        mask = self._table.eligible_mask(task, fields) & ~self._staleness.is_stale(every)
+        if where is not None:
+            mask &= where.mask(self._tags, every)
+        return Feed(key, where, RowSet.of_mask(mask, self._table.capacity))
 
     def _evict(self) -> None:
         if len(self._feeds) >= MAX_FEEDS:
@@ -119,23 +120,24 @@ class Feeds:
 
     # -- keeping them right ---------------------------------------------------------------------
 
-    def _matches(self, feed: Feed, rows: Rows) -> NDArray[np.bool_]:
-        fresh = ~self._staleness.is_stale(rows)
-        return fresh if feed.where is None else fresh & feed.where.mask(self._tags, rows)
-
-    def _eligible(self, feed: Feed, rows: Rows) -> NDArray[np.bool_]:
-        eligible = self._table.is_live(rows)
-        eligible &= self._table.is_in_state(feed.task, rows, TaskState.FREE)
-        for field in feed.fields:
-            eligible &= self._table.is_ready(field, rows)
-        return eligible & self._matches(feed, rows)
-
     def refresh(self, rows: Rows, feeds: Iterable[Feed] | None = None) -> list[Feed]:
         """Look at these rows again, in all feeds or in some. Returns the feeds that got more."""
         if not len(rows):
             return []
-        chosen = list(self) if feeds is None else list(feeds)
-        return [feed for feed in chosen if feed.change(rows, self._eligible(feed, rows))]
+        usable = self._table.is_live(rows) & ~self._staleness.is_stale(rows)
+        has: dict[str, NDArray[np.bool_]] = {}  # feeds share fields
+        fed = []
+        for feed in list(self) if feeds is None else feeds:
+            eligible = usable & self._table.is_in_state(feed.task, rows, TaskState.FREE)
+            for field in feed.fields:
+                if field not in has:
+                    has[field] = self._table.is_ready(field, rows)
+                eligible &= has[field]
+            if feed.where is not None:
+                eligible &= feed.where.mask(self._tags, rows)
+            if feed.change(rows, eligible):
+                fed.append(feed)
+        return fed
 
     def withdraw(self, rows: Rows, task: str | None = None) -> None:
         """Nobody can claim these rows now, or the claims of one task cannot."""

@@ -7,22 +7,23 @@ waits is answered. So a reply never promises a row that the same change took awa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from transferqueue.coordinator.cells import CellWaits
 from transferqueue.coordinator.claims import Claims
-from transferqueue.coordinator.effects import Effect, FreeRows, Refuse
+from transferqueue.coordinator.effects import Effect, FreeRows
 from transferqueue.coordinator.feeds import Feeds
 from transferqueue.coordinator.lifetimes import Lifetimes
-from transferqueue.coordinator.quotas import Demand, Quota
+from transferqueue.coordinator.quotas import Quota
 from transferqueue.coordinator.reports import holders, unknown_field_hint
 from transferqueue.coordinator.row_set import NO_ROWS, Rows
 from transferqueue.coordinator.selects import Selects
 from transferqueue.coordinator.staleness import Staleness
-from transferqueue.coordinator.table import Table, TaskState
+from transferqueue.coordinator.table import Table
 from transferqueue.coordinator.tags import TagTable
+from transferqueue.coordinator.ties import settle
 from transferqueue.coordinator.uid_ranges import GoneUids, Uids, split_by_slot
 from transferqueue.coordinator.waiters import (
     CellWaiter,
@@ -31,15 +32,10 @@ from transferqueue.coordinator.waiters import (
     SelectWaiter,
     Waiter,
 )
-from transferqueue.errors import (
-    ClaimTooLarge,
-    NotReady,
-    RowsGone,
-    TagTypeMismatch,
-)
+from transferqueue.errors import RowsGone, TagTypeMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -74,10 +70,16 @@ class Partition:
             quota=self.quota,
             leases=leases,
         )
+        self._leave: dict[type[Waiter], Callable[[Any], None]] = {
+            ClaimWaiter: self.claims.leave,
+            CellWaiter: self.cells.leave,
+            SelectWaiter: self.selects.leave,
+            PutWaiter: self.quota.leave,
+        }
         self.num_refused_tags: dict[str, int] = {}
         """tag -> rows whose value was of another type than the tag, and so was left out."""
 
-    def adopt(self, policy: PartitionPolicy) -> list[Effect]:
+    def adopt(self, policy: PartitionPolicy, now_s: float) -> list[Effect]:
         """A partition that was made by its first use is declared now."""
         self.policy = policy
         self.staleness.policy = self.lifetimes.policy = self.quota.policy = policy
@@ -86,7 +88,7 @@ class Partition:
         self.staleness.see(rows)
         self.feeds.refresh(rows)
         due = np.union1d(self.lifetimes.consumed(rows), self.lifetimes.stale(rows))
-        return self._free(due)
+        return self._free(due) + self.settle(now_s)
 
     # -- what shards report ---------------------------------------------------------------------
 
@@ -173,7 +175,7 @@ class Partition:
         """A commit's tag was left out."""
         self.num_refused_tags[name] = self.num_refused_tags.get(name, 0) + num_rows
 
-    def cleared(self, uids: Uids, nbytes: Mapping[str, int]) -> list[Effect]:
+    def cleared(self, uids: Uids, nbytes: Mapping[str, int], now_s: float) -> list[Effect]:
         """Rows are gone from their shard; see ``ControlPlane.cleared``."""
         self._gone.add(uids)
         rows = self.table.find(uids)
@@ -185,7 +187,7 @@ class Partition:
         self.table.bury(rows)
         if self.table.needs_compaction():
             self._compact()
-        return effects + self.quota.admit()
+        return effects + self.settle(now_s)
 
     def _compact(self) -> None:
         kept = self.table.compact()
@@ -193,11 +195,11 @@ class Partition:
         self.lifetimes.keep(kept)
         self.feeds.keep(kept)
 
-    def lose_slot(self, slot: int) -> list[Effect]:
+    def lose_slot(self, slot: int, now_s: float) -> list[Effect]:
         """All rows of a slot are gone."""
         uids = self.table.uids(self.table.present_rows())
         at = split_by_slot(uids).get(slot)
-        return [] if at is None else self.cleared(uids[at], {})
+        return [] if at is None else self.cleared(uids[at], {}, now_s)
 
     def frees_of(self, slot: int) -> list[Effect]:
         """The frees that this slot has not reported as done."""
@@ -281,53 +283,31 @@ class Partition:
         return self.claims.serve(fed, now_s) + self.settle(now_s)
 
     def settle(self, now_s: float) -> list[Effect]:
-        """Let puts in, and break the tie between a put and a claim that wait for each other."""
-        effects = self.quota.admit()
-        while self.quota.waiting:
-            progress = self._break_tie(now_s)
-            if not progress:
-                break
-            effects += progress + self.quota.admit()
-        return effects
-
-    def _break_tie(self, now_s: float) -> list[Effect]:
-        for claim in self.claims.heads():
-            if claim.uids is not None:
-                continue
-            ratio_blocks = not self.quota.may_hand_out(claim.n)
-            outcome = self.quota.break_tie(self._demand(claim), ratio_blocks=ratio_blocks)
-            if isinstance(outcome, str):
-                return self.claims.refuse(claim, ClaimTooLarge(self.name, outcome), now_s)
-            if outcome:
-                return outcome
-        return []
-
-    def _demand(self, claim: ClaimWaiter) -> Demand:
-        counts = self.table.count_by_state(claim.feed.task)
-        available = counts.get(TaskState.FREE, 0) + counts.get(TaskState.CLAIMED, 0)
-        return Demand(
-            n=claim.n,
-            available_rows=available + self.quota.credit.rows,
-            held_rows=available + counts.get(TaskState.DEAD_LETTER, 0),
-        )
+        """Let puts in, also those that a claim waits for while they wait for it."""
+        return settle(self.name, self.quota, self.claims, self.table, now_s)
 
     # -- requests -------------------------------------------------------------------------------
 
     def claim(self, waiter: ClaimWaiter, now_s: float) -> list[Effect]:
-        """Serve or park a claim."""
+        """Serve or park a claim; RowsGone if it names a row that was freed."""
+        if waiter.uids is not None:
+            self._check_there(waiter.uids)
         self.claims.park(waiter)
         effects = self.claims.serve([waiter.feed], now_s)
         return effects + self.settle(now_s)
 
     def wait(self, waiter: CellWaiter) -> list[Effect]:
         """Serve or park a wait; RowsGone if one of its rows was freed."""
-        gone = self._gone.contains(waiter.uids)
-        rows = self.table.find(waiter.uids)
+        self._check_there(waiter.uids)
+        return self.cells.park(waiter, self.table)
+
+    def _check_there(self, uids: Uids) -> None:
+        """RowsGone if one of these was freed. One that is not known is expected to come."""
+        gone = self._gone.contains(uids)
+        rows = self.table.find(uids)
         gone[rows >= 0] |= ~self.table.is_live(rows[rows >= 0])
         if bool(gone.any()):
-            lost = waiter.uids[gone].tolist()
-            raise RowsGone(len(lost), len(waiter.uids), lost)
-        return self.cells.park(waiter, self.table)
+            raise RowsGone(int(gone.sum()), len(uids), uids[gone].tolist())
 
     def select(self, waiter: SelectWaiter) -> list[Effect]:
         """Answer or park a select."""
@@ -393,36 +373,24 @@ class Partition:
         effects += self.selects.arrive(rows)
         return effects + self._serve(fed, now_s)
 
+    # -- the end of a wait ----------------------------------------------------------------------
+
     def cancel(self, waiter: Waiter, now_s: float) -> list[Effect]:
         """It waits no more and is not answered; those that waited behind it may go on."""
-        self._leave(waiter)
+        self._leave[type(waiter)](waiter)
         feeds = [waiter.feed] if isinstance(waiter, ClaimWaiter) else []
         return self.claims.serve(feeds, now_s) + self.settle(now_s)
 
-    def _leave(self, waiter: Waiter) -> None:
-        if isinstance(waiter, ClaimWaiter):
-            self.claims.leave(waiter)
-        elif isinstance(waiter, CellWaiter):
-            self.cells.leave(waiter)
-        elif isinstance(waiter, SelectWaiter):
-            self.selects.leave(waiter)
-        elif isinstance(waiter, PutWaiter):
-            del self.quota.waiting[waiter.waiter_id]
-
     def give_up(self, waiter: Waiter, now_s: float, hint: str) -> list[Effect]:
-        """The deadline of something that waits has come."""
-        if not hint and isinstance(waiter, (ClaimWaiter, CellWaiter, SelectWaiter)):
-            hint = unknown_field_hint(self, waiter.fields)
-        if isinstance(waiter, ClaimWaiter):
-            answer = self.claims.give_up(waiter, now_s, hint)
-            return [answer, *self.claims.serve([waiter.feed], now_s), *self.settle(now_s)]
+        """The deadline of something that waits has come; ``hint``: what may be wrong with it."""
         if isinstance(waiter, PutWaiter):
             refusal = self.quota.give_up(waiter, holders(self))
             return [refusal, *self.settle(now_s)]
-        self._leave(waiter)
+        assert isinstance(waiter, (ClaimWaiter, CellWaiter, SelectWaiter))
+        hint = hint or unknown_field_hint(self, waiter.fields)
         if isinstance(waiter, CellWaiter):
-            return [waiter.give_up(now_s, hint)]
-        assert isinstance(waiter, SelectWaiter)
-        ready, waited_s = self.selects.num_matching(waiter), now_s - waiter.parked_s
-        error = NotReady(waiter.min_rows, ready, {}, waited_s, hint)
-        return [Refuse(waiter_id=waiter.waiter_id, error=error)]
+            return [self.cells.give_up(waiter, now_s, hint)]
+        if isinstance(waiter, SelectWaiter):
+            return [self.selects.give_up(waiter, now_s, hint)]
+        answer = self.claims.give_up(waiter, now_s, hint)
+        return [answer, *self.claims.serve([waiter.feed], now_s), *self.settle(now_s)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from transferqueue.coordinator.row_set import none_of
 from transferqueue.coordinator.tag_values import MAX_TAG_CHARS, TagKind
 from transferqueue.errors import InvalidInput, TagTypeMismatch
 
@@ -73,7 +74,7 @@ class Predicate(ABC):
         raise TypeError("a predicate has no truth value here; write &, | and ~ for and, or and not")
 
     @abstractmethod
-    def mask(self, tags: TagTable, rows: Rows) -> Mask:
+    def mask(self, tags: TagTable, rows: Rows | slice) -> Mask:
         """Which of these rows it holds for. Never raises: an unknown tag is one nobody has."""
 
     @abstractmethod
@@ -111,10 +112,10 @@ class Compare(Predicate):
     op: Op
     value: TagValue
 
-    def mask(self, tags: TagTable, rows: Rows) -> Mask:
+    def mask(self, tags: TagTable, rows: Rows | slice) -> Mask:
         column = tags.columns.get(self.name)
         if column is None or self._problem(column):
-            return np.zeros(len(rows), dtype=np.bool_)
+            return none_of(rows)
         value = column.code(self.value) if isinstance(self.value, str) else self.value
         return np.asarray(_COMPARE[self.op](column.raw(rows), value) & column.present(rows))
 
@@ -153,10 +154,10 @@ class IsIn(Predicate):
     name: str
     values: tuple[TagValue, ...]
 
-    def mask(self, tags: TagTable, rows: Rows) -> Mask:
+    def mask(self, tags: TagTable, rows: Rows | slice) -> Mask:
         column = tags.columns.get(self.name)
         if column is None or self._misfits(column):
-            return np.zeros(len(rows), dtype=np.bool_)
+            return none_of(rows)
         values: list[Any] = list(self.values)
         if column.kind is TagKind.STR:
             values = [column.code(str(value)) for value in values]
@@ -185,9 +186,9 @@ class Exists(Predicate):
 
     name: str
 
-    def mask(self, tags: TagTable, rows: Rows) -> Mask:
+    def mask(self, tags: TagTable, rows: Rows | slice) -> Mask:
         column = tags.columns.get(self.name)
-        return np.zeros(len(rows), dtype=np.bool_) if column is None else column.present(rows)
+        return none_of(rows) if column is None else column.present(rows)
 
     def check(self, tags: TagTable) -> None:
         """Asking whether rows have a tag makes sense also where none has."""
@@ -206,7 +207,7 @@ class And(Predicate):
     left: Predicate
     right: Predicate
 
-    def mask(self, tags: TagTable, rows: Rows) -> Mask:
+    def mask(self, tags: TagTable, rows: Rows | slice) -> Mask:
         return self.left.mask(tags, rows) & self.right.mask(tags, rows)
 
     def check(self, tags: TagTable) -> None:
@@ -227,7 +228,7 @@ class Or(Predicate):
     left: Predicate
     right: Predicate
 
-    def mask(self, tags: TagTable, rows: Rows) -> Mask:
+    def mask(self, tags: TagTable, rows: Rows | slice) -> Mask:
         return self.left.mask(tags, rows) | self.right.mask(tags, rows)
 
     def check(self, tags: TagTable) -> None:
@@ -247,7 +248,7 @@ class Not(Predicate):
 
     inner: Predicate
 
-    def mask(self, tags: TagTable, rows: Rows) -> Mask:
+    def mask(self, tags: TagTable, rows: Rows | slice) -> Mask:
         return ~self.inner.mask(tags, rows)
 
     def check(self, tags: TagTable) -> None:

@@ -175,7 +175,7 @@ class Quota:
         return effects
 
     def _let_in(self, put: PutWaiter) -> Effect:
-        del self.waiting[put.waiter_id]
+        self.leave(put)
         room = self._credit.setdefault(put.slot, Room())
         room.rows += put.num_rows
         room.num_bytes += put.num_bytes
@@ -219,9 +219,13 @@ class Quota:
             held_rows * mean_bytes + put.num_bytes > self._max_bytes
         )
 
+    def leave(self, put: PutWaiter) -> None:
+        """The put waits no more."""
+        del self.waiting[put.waiter_id]
+
     def give_up(self, put: PutWaiter, holders: str) -> Refuse:
         """The put's deadline has come."""
-        del self.waiting[put.waiter_id]
+        self.leave(put)
         credit = self.credit
         what, limit, used, asked = "rows", self._max_rows, self.used_rows, put.num_rows
         if limit is None or used + credit.rows + asked <= limit:

@@ -9,10 +9,14 @@ import numpy as np
 
 from transferqueue.coordinator.tag_values import TagValues, tag_values
 from transferqueue.coordinator.uid_ranges import Uids, slots_of
-from transferqueue.errors import DuplicateRows, InvalidInput
+from transferqueue.errors import DuplicateRows, InvalidInput, UnknownField, UnknownTask, near_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from transferqueue.coordinator.partition import Partition
+    from transferqueue.coordinator.predicate import Predicate
+    from transferqueue.coordinator.samplers import Sampler
 
 MAX_NAME_CHARS = 256
 
@@ -82,3 +86,34 @@ def committed_tags(tags: Mapping[str, Any], order: Uids) -> tuple[dict[str, TagV
         if values is not None:
             good[name] = values.take(order)
     return good, bad
+
+
+def check_task(partition: Partition, task: str) -> None:
+    """UnknownTask unless the partition has, or can have, this task."""
+    check_names("task", (task,))
+    declared = partition.policy.tasks
+    if declared and task not in declared:
+        raise UnknownTask(task, near_names(task, declared), f"partition {partition.name!r}")
+
+
+def check_fields(partition: Partition, fields: Sequence[str]) -> None:
+    """UnknownField unless the partition has, or can have, these fields."""
+    check_names("field", fields)
+    declared = partition.policy.fields
+    for field in fields if declared else ():
+        if field not in declared and field not in partition.table.fields:
+            near = near_names(field, (*declared, *partition.table.fields))
+            raise UnknownField(field, near, f"partition {partition.name!r}")
+
+
+def check_choice(partition: Partition, n: int, sampler: Sampler, where: Predicate | None) -> None:
+    """Refuse a claim that no rows could ever satisfy: its n, or its tags, make no sense."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InvalidInput(f"n must be an int of at least 1, got {n!r}")
+    sampler.check(n)
+    if not partition.table.num_rows:
+        return  # nothing is known of its tags yet
+    for tag in sampler.tags:
+        partition.tags.column(tag)
+    if where is not None:
+        where.check(partition.tags)

@@ -38,6 +38,15 @@ class RowSet:
         self.count = 0
         self.reserve(num_rows)
 
+    @classmethod
+    def of_mask(cls, mask: NDArray[np.bool_], capacity: int) -> RowSet:
+        """The rows that are true in a mask over all rows."""
+        made = cls(capacity)
+        packed = np.packbits(mask, bitorder="little")
+        made._bytes[: len(packed)] = packed
+        made.count = int(np.count_nonzero(mask))
+        return made
+
     def __len__(self) -> int:
         return self.count
 
@@ -106,6 +115,12 @@ class RowSet:
         self._bytes[len(packed) :] = 0
         self._low_word = 0
         self.count = int(np.count_nonzero(members))
+
+
+def none_of(rows: Rows | slice) -> NDArray[np.bool_]:
+    """A mask over rows, or over a range of them, that picks none."""
+    num_rows = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+    return np.zeros(num_rows, dtype=np.bool_)
 
 
 def _bits_by_byte(rows: Rows) -> tuple[Rows | slice, NDArray[np.uint8]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.coordinator.effects import Effect, Refuse, Reply, Selection
-from transferqueue.errors import FieldSpecMismatch
+from transferqueue.errors import FieldSpecMismatch, NotReady
 
 if TYPE_CHECKING:
     from transferqueue.coordinator.effects import WaiterId
@@ -55,9 +55,12 @@ class Selects:
         """It waits no more."""
         del self._waiting[waiter.waiter_id]
 
-    def num_matching(self, waiter: SelectWaiter) -> int:
-        """How many rows match now."""
-        return len(self._matching(waiter, self._table.live_rows()))
+    def give_up(self, waiter: SelectWaiter, now_s: float, hint: str) -> Effect:
+        """Its deadline has come."""
+        self.leave(waiter)
+        ready = len(self._matching(waiter, self._table.live_rows()))
+        error = NotReady(waiter.min_rows, ready, {}, now_s - waiter.parked_s, hint)
+        return Refuse(waiter_id=waiter.waiter_id, error=error)
 
     def _matching(self, waiter: SelectWaiter, rows: Rows) -> Rows:
         for field in waiter.fields:

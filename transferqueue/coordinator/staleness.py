@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from transferqueue.coordinator.row_set import none_of
 from transferqueue.coordinator.tag_values import TagKind
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ class Staleness:
             return None
         return column
 
-    def is_stale(self, rows: Rows) -> NDArray[np.bool_]:
+    def is_stale(self, rows: Rows | slice) -> NDArray[np.bool_]:
         """Which of these rows are too old."""
         column = self._column()
         if column is None or self.bound is None:
-            return np.zeros(len(rows), dtype=np.bool_)
+            return none_of(rows)
         return np.asarray((column.raw(rows) < self.bound) & column.present(rows))

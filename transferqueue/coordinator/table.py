@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.coordinator.row_set import NO_ROWS, Rows
+from transferqueue.coordinator.row_set import Rows, none_of
 from transferqueue.coordinator.specs import FIRST_SPEC, NOT_READY, RELEASED, Spec, SpecCodes
 from transferqueue.coordinator.uid_ranges import SlotRows, Uids, split_by_slot
 
@@ -188,8 +188,7 @@ class Table:
         """Which of these rows have the field."""
         cells = self._cells.get(field)
         if cells is None:
-            num_rows = self.num_rows if isinstance(rows, slice) else len(rows)
-            return np.zeros(num_rows, dtype=np.bool_)
+            return none_of(rows)
         return np.asarray(cells[rows] >= FIRST_SPEC)
 
     def release(self, field: str, rows: Rows) -> Rows:
@@ -224,8 +223,7 @@ class Table:
         """Which of these rows are in this state for the task."""
         column = self._tasks.get(task)
         if column is None:
-            num_rows = self.num_rows if isinstance(rows, slice) else len(rows)
-            return np.full(num_rows, state is TaskState.FREE)
+            return none_of(rows) | (state is TaskState.FREE)
         return np.asarray(column[rows] & _STATE_MASK == state)
 
     def count_by_state(self, task: str) -> dict[TaskState, int]:
@@ -262,14 +260,14 @@ class Table:
             return np.zeros(len(rows), dtype=np.uint8)
         return np.asarray(column[rows] >> 2)
 
-    def eligible_rows(self, task: str, fields: Iterable[str]) -> Rows:
-        """Every live row that is free for the task and has the fields. O(rows)."""
+    def eligible_mask(self, task: str, fields: Iterable[str]) -> NDArray[np.bool_]:
+        """Which of all rows are live, free for the task and have the fields. O(rows)."""
         every = slice(0, self.num_rows)
         mask = self._states[every] == RowState.LIVE
         mask &= self.is_in_state(task, every, TaskState.FREE)
         for field in fields:
             mask &= self.is_ready(field, every)
-        return np.flatnonzero(mask) if self.num_rows else NO_ROWS
+        return mask
 
 
 def _resized(column: NDArray[Any], kept: Rows | slice, capacity: int) -> NDArray[Any]:

@@ -75,11 +75,11 @@ class TagColumn:
         codes = np.fromiter(map(self._code_of.__getitem__, unique.tolist()), np.int32, len(unique))
         return codes[inverse]
 
-    def present(self, rows: Rows) -> NDArray[np.bool_]:
+    def present(self, rows: Rows | slice) -> NDArray[np.bool_]:
         """Which rows have the tag."""
         return self._present[rows]
 
-    def raw(self, rows: Rows) -> NDArray[Any]:
+    def raw(self, rows: Rows | slice) -> NDArray[Any]:
         """The values, or the codes of strings; anything where a row is absent."""
         return self._data[rows]
 

@@ -139,14 +139,28 @@ class RangeAllocator:
         """
         sizes = [int(n) for n in nbytes]
         frontier = self.frontier
-        taken: list[Range] = []
+        taken: list[int] = []
         for size in sizes:
             got = self.alloc(size)
             if got is None:
-                self._give_back(taken, frontier)
+                self.undo(np.array(taken, np.int64), sizes[: len(taken)], frontier)
                 return None
-            taken.append(got)
-        return np.array([r.address for r in taken], dtype=np.int64)
+            taken.append(got.address)
+        return np.array(taken, dtype=np.int64)
+
+    def undo(self, addresses: Int64s, nbytes: Sequence[int], frontier: int) -> None:
+        """Take back the last ``alloc_many``, of these sizes, as if it had not been.
+
+        ``frontier``: what it was before. Unlike after ``free_many``, bytes above it count as never
+        given out again.
+        """
+        self.free_many(addresses, extents(nbytes))
+        start = self._tail_start()
+        if self.frontier > frontier:
+            self._free.remove_last()
+            if start < frontier:
+                self._free.add_one(start, frontier)
+            self.frontier = frontier
 
     def free(self, address: int, nbytes: int) -> None:
         """Return ``nbytes`` bytes from ``address`` on: all or any part of what was given out.
@@ -205,19 +219,6 @@ class RangeAllocator:
             self._free.add_one(start, address)
         self.frontier = address + extent
         return address
-
-    def _give_back(self, taken: list[Range], frontier: int) -> None:
-        """Undo ``alloc`` of ``taken``, made while the frontier stood at ``frontier``."""
-        self.free_many(
-            np.array([r.address for r in taken], np.int64),
-            np.array([r.nbytes for r in taken], np.int64),
-        )
-        start = self._tail_start()
-        if self.frontier > frontier:  # everything above was taken by this very call
-            self._free.remove_last()
-            if start < frontier:
-                self._free.add_one(start, frontier)
-            self.frontier = frontier
 
 
 def _alignment_of(nbytes: int) -> int:

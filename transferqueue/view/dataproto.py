@@ -327,7 +327,8 @@ class DataProto(EagerColumns):
         """
         tensors, arrays, meta = self._known(batch_keys, non_tensor_batch_keys, meta_info_keys)
         selected = self._pick(tensors, arrays)
-        selected.meta_info = {key: self.meta_info[key] for key in meta}
+        if meta_info_keys is not None:
+            selected.meta_info = {key: self.meta_info[key] for key in meta}
         return copy.deepcopy(selected) if deepcopy else selected
 
     def pop(

@@ -22,15 +22,18 @@ def known_names(
 
     ``UnknownColumn`` for one that is not there, or with ``once`` for the second of a name.
     """
-    names, there = as_names(keys), list(known)
+    names = as_names(keys)
     if names is None:
-        return there
-    left = set(there)
-    for name in names:
-        if name not in left:
-            raise UnknownColumn(name, near_names(str(name), map(str, there)), where)
-        if once:
-            left.remove(name)
+        return list(known)
+    unique = set(names)
+    if not unique.issubset(known := list(known)):
+        name = next(name for name in names if name not in known)
+        raise UnknownColumn(name, near_names(str(name), map(str, known)), where)
+    if len(unique) == len(names):
+        return names
+    if once:
+        name = next(name for name in names if names.count(name) > 1)
+        raise UnknownColumn(name, [], f"{where} for a second time")
     return list(dict.fromkeys(names))
 
 

@@ -23,7 +23,8 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain, compress
 from typing import Any, Final
 
 import msgpack
@@ -94,10 +95,7 @@ class ValuePacker:
         except BaseException:
             self._packer = self._new_packer()
             raise
-        if any(map(_MAY_HIDE.search, packed)):
-            for value, data in zip(values, packed, strict=True):
-                if _MAY_HIDE.search(data):
-                    _refuse_hidden(value)
+        _refuse_hidden(list(compress(values, map(_MAY_HIDE.search, packed))))
         return packed
 
     def _new_packer(self) -> Any:
@@ -150,31 +148,29 @@ _DIRECT: Final[dict[type, Callable[[Any], msgpack.ExtType]]] = {
 # them needs no walk; one with them (mostly by chance) gets one.
 _MAY_HIDE: Final = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
 _HIDDEN: Final = frozenset({bytearray, memoryview, msgpack.ExtType, msgpack.Timestamp})
-_CONTAINERS: Final = frozenset({list, dict, tuple, set, frozenset, np.ndarray})
+_SEQUENCES: Final = frozenset({list, tuple, set, frozenset})
 
 
-def _refuse_hidden(value: object) -> None:
-    _refuse_hidden_among([value])
-    stack = [value]
-    while stack:
-        children = _children(stack.pop())
-        if set(map(type, children)) & _CONTAINERS:
-            stack.extend(child for child in children if type(child) in _CONTAINERS)
-        _refuse_hidden_among(children)
+def _refuse_hidden(values: Sequence[object]) -> None:
+    """Look at all values at once, one level of nesting after another."""
+    while values:
+        if not _HIDDEN.isdisjoint(map(type, values)):
+            found = next(value for value in values if type(value) in _HIDDEN)
+            raise CannotCarry(type_name(found), "convert it with bytes(...)")
+        values = _inside(values)
 
 
-def _refuse_hidden_among(values: Iterable[object]) -> None:
-    if set(map(type, values)) & _HIDDEN:
-        found = next(value for value in values if type(value) in _HIDDEN)
-        raise CannotCarry(type_name(found), "convert it with bytes(...)")
-
-
-def _children(value: object) -> Sequence[object]:
-    if isinstance(value, dict):
-        return [*value.keys(), *value.values()]
-    if isinstance(value, np.ndarray):
-        return value.reshape(-1).tolist() if value.dtype == object else ()
-    return list(value) if isinstance(value, list | tuple | set | frozenset) else ()
+def _inside(values: Sequence[Any]) -> Sequence[object]:
+    """What the containers among ``values`` hold."""
+    sequences = [value for value in values if type(value) in _SEQUENCES]
+    dicts = [value for value in values if type(value) is dict]
+    arrays = [value for value in values if type(value) is np.ndarray and value.dtype == object]
+    return [
+        *chain.from_iterable(sequences),
+        *chain.from_iterable(dicts),
+        *chain.from_iterable(map(dict.values, dicts)),
+        *chain.from_iterable(array.reshape(-1).tolist() for array in arrays),
+    ]
 
 
 class ValueReader:

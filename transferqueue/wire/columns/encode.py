@@ -87,7 +87,11 @@ def _unwrapped(value: Any) -> Any:
     A `NonTensorStack` has one object a row. A `NonTensorData` has one for all rows; when that is
     an array with an entry a row, as assigning an array to a key makes it, it is the column.
     """
-    if not type(value).__module__.startswith("tensordict") or not hasattr(value, "tolist"):
+    if not type(value).__module__.startswith("tensordict"):
+        return value
+    from tensordict import is_non_tensor
+
+    if not is_non_tensor(value):
         return value
     data = getattr(value, "data", None)
     if isinstance(data, np.ndarray) and data.shape[:1] == tuple(value.batch_size):

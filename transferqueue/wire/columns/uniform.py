@@ -63,7 +63,9 @@ def _headers(flavour: int, dtype: str, values: Sequence[Any], ndim: int) -> Byte
     """The header of each array, uint8 ``[arrays, header bytes]``."""
     template = np.frombuffer(array_header(flavour, dtype, (0,) * ndim), dtype=np.uint8)
     headers = np.tile(template, (len(values), 1))
-    shapes = np.array(list(map(attrgetter("shape"), values)), dtype="<i8").reshape(-1, ndim)
+    shapes = np.array(list(map(attrgetter("shape"), values)), dtype="<i8").reshape(
+        len(values), ndim
+    )
     headers[:, ARRAY_HEAD.size : ARRAY_HEAD.size + 8 * ndim] = shapes.view(np.uint8)
     return headers
 
@@ -132,7 +134,7 @@ def _shapes(payload: Bytes, starts: Lengths, sizes: Lengths, ndim: int) -> Lengt
     if int(sizes.min()) < header_bytes(ndim):
         return None
     columns = ARRAY_HEAD.size + np.arange(8 * ndim)
-    shapes = payload[starts[:, None] + columns].reshape(-1).view("<i8").reshape(-1, ndim)
+    shapes = payload[starts[:, None] + columns].reshape(-1).view("<i8").reshape(len(starts), ndim)
     return None if (shapes < 0).any() else shapes
 
 

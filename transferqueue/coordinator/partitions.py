@@ -1,0 +1,114 @@
+"""All partitions by name: declared, made by their first use, dropped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from transferqueue.coordinator.effects import Effect, FreeRows
+from transferqueue.coordinator.partition import Partition
+from transferqueue.coordinator.policy import PartitionPolicy
+from transferqueue.coordinator.requests import check_names
+from transferqueue.coordinator.uid_ranges import GoneUids
+from transferqueue.errors import InvalidInput, UnknownPartition, near_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transferqueue.coordinator.leases import Leases
+    from transferqueue.coordinator.uid_ranges import Uids
+
+
+class Partitions:
+    """The partitions of one service, and the rows of dropped ones that shards still hold."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._by_name: dict[str, Partition] = {}
+        self._declared: set[str] = set()
+        self._dropped: dict[tuple[int, str], Uids] = {}
+        """(slot, partition) -> rows of dropped partitions whose free was not reported yet."""
+        self.gone = GoneUids()
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._by_name.values())
+
+    def get(self, name: str) -> Partition | None:
+        """The partition, if there is one."""
+        return self._by_name.get(name)
+
+    def known(self, name: str) -> Partition:
+        """The partition; UnknownPartition names near ones."""
+        partition = self._by_name.get(name)
+        if partition is None:
+            raise UnknownPartition(name, near_names(name, self._by_name))
+        return partition
+
+    def made(self, name: str) -> Partition:
+        """The partition, made now if this is its first use: any task, explicit retention."""
+        partition = self._by_name.get(name)
+        return self._make(name, PartitionPolicy()) if partition is None else partition
+
+    def _make(self, name: str, policy: PartitionPolicy) -> Partition:
+        check_names("partition", (name,))
+        partition = self._by_name[name] = Partition(name, policy, self._leases, self.gone)
+        return partition
+
+    def declare(self, name: str, policy: PartitionPolicy, now_s: float) -> list[Effect]:
+        """See ``ControlPlane.create_partition``."""
+        partition = self._by_name.get(name)
+        if partition is None:
+            self._make(name, policy)
+        elif name in self._declared:
+            _check_same(name, partition.policy, policy)
+            return []
+        self._declared.add(name)
+        return [] if partition is None else partition.adopt(policy, now_s)
+
+    def drop(self, name: str) -> list[Effect]:
+        """Forget the partition, and have its rows freed."""
+        effects = self.known(name).free_all()
+        for free in effects:
+            if isinstance(free, FreeRows):
+                before = self._dropped.get((free.slot, name), free.uids[:0])
+                self._dropped[(free.slot, name)] = np.concatenate((before, free.uids))
+        del self._by_name[name]
+        self._declared.discard(name)
+        return effects
+
+    def cleared_dropped(self, slot: int, name: str, uids: Uids) -> None:
+        """A shard has freed these rows, perhaps of a partition that was dropped."""
+        dropped = self._dropped.pop((slot, name), None)
+        if dropped is None:
+            return
+        left = dropped[~np.isin(dropped, uids)]
+        if len(left):
+            self._dropped[(slot, name)] = left
+
+    def frees_of_dropped(self, slot: int) -> list[Effect]:
+        """What a slot has not reported as freed."""
+        return [
+            FreeRows(slot=slot, partition=name, uids=uids)
+            for (of_slot, name), uids in self._dropped.items()
+            if of_slot == slot
+        ]
+
+    def forget_slot(self, slot: int) -> None:
+        """The slot's rows are gone, asked for or not."""
+        self._dropped = {key: uids for key, uids in self._dropped.items() if key[0] != slot}
+
+    def hint(self, name: str) -> str:
+        """What may be wrong with waiting on an empty partition that nobody declared."""
+        if name in self._declared or self._by_name[name].table.num_rows:
+            return ""
+        near = near_names(name, [other for other in self._by_name if other != name])
+        hint = f", did you mean {near[0]!r}" if near else ""
+        return f"nobody has put anything into partition {name!r}{hint}"
+
+
+def _check_same(name: str, old: PartitionPolicy, new: PartitionPolicy) -> None:
+    was, now = old.to_plain(), new.to_plain()
+    changes = [f"{key} {was[key]!r}, now {now[key]!r}" for key in was if was[key] != now[key]]
+    if changes:
+        raise InvalidInput(f"partition {name!r} was declared otherwise: {'; '.join(changes)}")

@@ -1,0 +1,55 @@
+"""Puts that wait for room and claims that wait for rows, so that never both wait for the other.
+
+Why there can be a tie, and the rule that breaks it: see ``quotas.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from transferqueue.coordinator.quotas import Demand, Quota
+from transferqueue.coordinator.table import Table, TaskState
+from transferqueue.errors import ClaimTooLarge
+
+if TYPE_CHECKING:
+    from transferqueue.coordinator.claims import Claims
+    from transferqueue.coordinator.effects import Effect
+    from transferqueue.coordinator.waiters import ClaimWaiter
+
+
+def settle(
+    partition: str, quota: Quota, claims: Claims, table: Table, now_s: float
+) -> list[Effect]:
+    """Let in the puts that there is room for, then those whose wait would never end."""
+    effects = quota.admit()
+    while quota.waiting:
+        progress = _break_one(partition, quota, claims, table, now_s)
+        if not progress:
+            break
+        effects += progress + quota.admit()
+    return effects
+
+
+def _break_one(
+    partition: str, quota: Quota, claims: Claims, table: Table, now_s: float
+) -> list[Effect]:
+    for claim in claims.heads():
+        if claim.uids is not None:
+            continue
+        ratio_blocks = not quota.may_hand_out(claim.n)
+        outcome = quota.break_tie(_demand(claim, quota, table), ratio_blocks=ratio_blocks)
+        if isinstance(outcome, str):
+            return claims.refuse(claim, ClaimTooLarge(partition, outcome), now_s)
+        if outcome:
+            return outcome
+    return []
+
+
+def _demand(claim: ClaimWaiter, quota: Quota, table: Table) -> Demand:
+    counts = table.count_by_state(claim.feed.task)
+    available = counts.get(TaskState.FREE, 0) + counts.get(TaskState.CLAIMED, 0)
+    return Demand(
+        n=claim.n,
+        available_rows=available + quota.credit.rows,
+        held_rows=available + counts.get(TaskState.DEAD_LETTER, 0),
+    )
