@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from transferqueue.errors import ConfigError
@@ -75,15 +76,32 @@ class ServiceConfig:
             )
 
 
+class Transport(StrEnum):
+    """How a client reaches the shards."""
+
+    AUTO = "auto"
+    """The best way to each: shared memory, else a Unix socket, else TCP."""
+    SHM = "shm"
+    """Shared memory to every shard, or ``connect`` fails."""
+    IPC = "ipc"
+    """Unix sockets, nothing mapped."""
+    TCP = "tcp"
+    """TCP, also on one host."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """How a client waits and moves bytes."""
 
     timeout_s: float = 30.0
     """Deadline of every call that does not name its own."""
+    transport: Transport = Transport.AUTO
     split_bytes: int = 1 * MIB
-    """New rows go to one shard while a put is smaller than this per shard, else to all."""
-    max_frame_bytes: int = 1 * MIB
+    """New rows go to one shard while a put is smaller than this per shard, else to all. Shards of
+    this host share one memory bus: there a put is spread only when it is much of a budget."""
+    map_from_bytes: int = 64 << 10
+    """A shard's part of a put from this size on is written into its arena in place; a smaller one
+    is sent in one trip instead of two."""
 
     def __post_init__(self) -> None:
         if self.timeout_s <= 0:

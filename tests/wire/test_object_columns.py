@@ -318,6 +318,16 @@ def test_common_columns_take_no_python_call_a_row(make: Callable[[int], list[Any
     assert calls(2_000) == calls(200)
 
 
+@pytest.mark.parametrize("empty", [np.zeros((1, 0, 1, 0, 1)), torch.zeros(1, 0, 1, 0, 1)])
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_an_empty_array_of_impossible_sizes_is_malformed(empty: Any, num_rows: int) -> None:
+    column = encode_column("x", [empty] * num_rows)
+    payload = column.payload.copy()
+    payload[32:72].view("<i8")[[0, 2, 4]] = 1 << 46
+    with pytest.raises(Malformed):
+        decode_column(OBJECTS, payload, column.lengths, num_rows)
+
+
 @given(st.lists(st.binary(max_size=60), max_size=4))
 def test_noise_is_malformed_or_objects(cells: list[bytes]) -> None:
     for prefix in (b"", b"\xc1\x01", b"\xc1\x02\0\0\1\0\0\0\2\0\0\0\0\0\0\0"):

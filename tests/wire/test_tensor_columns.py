@@ -259,6 +259,8 @@ TEXT = FieldSpec(dtype="<U2", kind=FieldKind.ARRAY)
         (F4, 16, None, 3),
         (F4, 16, [1, 1], 2),
         (FieldSpec(dtype="float32", shape=(-1,)), 16, None, 2),
+        (FieldSpec(dtype="float32", shape=(0, 1 << 47, 1 << 47)), 0, None, 2),
+        (FieldSpec(dtype="<f4", shape=(0, 1 << 47, 1 << 47), kind=FieldKind.ARRAY), 0, None, 2),
         (TEXT, 16, None, 2),
         (TEXT, 16, [2], 2),
         (TEXT, 16, [5, -1], 2),

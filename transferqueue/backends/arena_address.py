@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from transferqueue.errors import ConfigError, Malformed
+from transferqueue.shard.allocator import PAGE_BYTES
 
 PREFIX = "transferqueue"
 LOCK_SUFFIX = "lock"
@@ -36,8 +37,10 @@ class ArenaAddress:
             raise ConfigError(
                 f"service_id must be 1 to 64 of A-Z a-z 0-9 _ . -, got {self.service_id!r}"
             )
-        if self.segment_bytes % 4096 or self.segment_bytes < 4096:
-            raise ConfigError(f"segment_bytes must be a multiple of 4096, got {self.segment_bytes}")
+        if self.segment_bytes % PAGE_BYTES or self.segment_bytes < PAGE_BYTES:
+            raise ConfigError(
+                f"segment_bytes must be a multiple of {PAGE_BYTES}, got {self.segment_bytes}"
+            )
         if _STEM.fullmatch(self.stem) is None:
             raise Malformed(f"not the name of an arena: {self.stem!r}")
 

@@ -65,13 +65,13 @@ class ProcessId:
         started = _start_ticks(pid)
         if started is None:
             return None
-        return cls(pid=pid, started=started, pid_namespace=_pid_namespace(), boot_id=boot_id())
+        return cls(pid=pid, started=started, pid_namespace=pid_namespace(), boot_id=boot_id())
 
     def is_alive(self) -> bool | None:
         """``None`` when it cannot be told from here: another pid namespace."""
         if self.boot_id != boot_id():
             return False
-        if self.pid_namespace != _pid_namespace():
+        if self.pid_namespace != pid_namespace():
             return None
         return _start_ticks(self.pid) == self.started
 
@@ -304,7 +304,7 @@ def _start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def _pid_namespace() -> str:
+def pid_namespace() -> str:
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.errors import Closed, ServiceFailed
+from transferqueue.shard.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from transferqueue.backends.arena_address import ArenaAddress
 
     Bytes = NDArray[np.uint8]
-
-PAGE_BYTES = 4096
 
 _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000

@@ -25,11 +25,11 @@ from transferqueue.backends.arena_owner import (
     taken_bytes,
 )
 from transferqueue.backends.base import BackendConfig, Capabilities
-from transferqueue.backends.mapping import PAGE_BYTES, Access, ArenaMapping
+from transferqueue.backends.mapping import Access, ArenaMapping
 from transferqueue.backends.segments import Prefault, SegmentFiles
 from transferqueue.config import default_arena_dir
 from transferqueue.errors import ArenaTooSmall, ConfigError
-from transferqueue.shard.allocator import RangeAllocator
+from transferqueue.shard.allocator import PAGE_BYTES, RangeAllocator
 
 if TYPE_CHECKING:
     import numpy as np

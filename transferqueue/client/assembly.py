@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.backends.gather import gather, gather_into
+from transferqueue.backends.copying import copy_into
+from transferqueue.backends.gather import gather, gather_into, merge_runs
 from transferqueue.errors import FieldSpecMismatch, Malformed
 
 if TYPE_CHECKING:
@@ -39,16 +40,40 @@ class ColumnBytes:
         return self.lengths * self.spec.unit_bytes
 
 
-def take_rows(column: ColumnBytes, rows: Rows, num_rows: int) -> ColumnBytes:
-    """The rows of a column of ``num_rows``: views where they follow one another."""
-    if isinstance(rows, slice) and rows == slice(0, num_rows):
-        return column
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnRows:
+    """Some rows of a column, not yet brought together."""
+
+    lengths: np.ndarray | None  # int64[rows] in units; None: one unit each
+    num_bytes: int
+    _source: np.ndarray  # uint8[bytes of the whole column]
+    _starts: np.ndarray  # int64[runs], where the rows lie in the source
+    _sizes: np.ndarray  # int64[runs]
+
+    def payload(self) -> np.ndarray:
+        """The bytes in one piece: a view when the rows follow one another."""
+        return gather(self._source, self._starts, self._sizes)
+
+    def copy_to(self, out: np.ndarray) -> None:
+        """The one copy of a put: from the caller's memory to its place in the arena."""
+        if len(self._starts) == 1:
+            first = int(self._starts[0])
+            copy_into(out, self._source[first : first + self.num_bytes])
+        else:
+            gather_into(out, self._source, self._starts, self._sizes)
+
+
+def rows_of(column: ColumnBytes, rows: Rows, num_rows: int) -> ColumnRows:
+    """Rows of a column of ``num_rows``."""
     sizes = column.sizes(num_rows)
     starts = np.cumsum(sizes) - sizes
-    return ColumnBytes(
-        spec=column.spec,
+    run_starts, run_sizes = merge_runs(starts[rows], sizes[rows])
+    return ColumnRows(
         lengths=None if column.lengths is None else np.ascontiguousarray(column.lengths[rows]),
-        payload=gather(column.payload, starts[rows], sizes[rows]),
+        num_bytes=int(run_sizes.sum()),
+        _source=column.payload,
+        _starts=run_starts,
+        _sizes=run_sizes,
     )
 
 

@@ -250,6 +250,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """See `Client.close`."""
+        self._ops.close()
         await self._channel.close()
 
     async def __aenter__(self) -> AsyncClient:

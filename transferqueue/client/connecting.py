@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
 
+from transferqueue.client.local_memory import LocalMemory
 from transferqueue.client.operations import Operations
 from transferqueue.client.session import open_session
-from transferqueue.client.sync_client import Client, run_blocking
+from transferqueue.client.sync_client import Client
 from transferqueue.config import (
     ADDRESS_VARIABLE,
     ClientConfig,
+    Transport,
     address_from_environment,
     key_file_from_environment,
     runtime_root,
 )
 from transferqueue.errors import ConfigError, NoService
 from transferqueue.net.keys import ClientKeys
-from transferqueue.net.sync_channel import SyncChannelPool
+from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.service.embedded import running_service
 from transferqueue.wire.columns import ObjectPolicy
 
@@ -27,12 +30,16 @@ if TYPE_CHECKING:
     from transferqueue.client.async_client import AsyncClient
 
 
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
 def connect(
     address: str | None = None,
     *,
     keys: ClientKeys | None = None,
     timeout_s: float = 30.0,
     objects: str = "plain",
+    transport: str = "auto",
 ) -> Client:
     """Connect to a service.
 
@@ -41,17 +48,21 @@ def connect(
     ``keys``: needed over TCP; found by itself for a service of this user on this host, else read
     from ``$TRANSFERQUEUE_KEY_FILE``. ``timeout_s``: deadline of this call and default of all
     calls of the client. ``objects="pickle"`` lets object columns hold any Python object, on both
-    ends; only among peers that trust one another.
+    ends; only among peers that trust one another. ``transport``: a `Transport`, to force a way.
 
     Raises ``NoService`` without an address, ``ConfigError`` for one that cannot be, and
     ``ServiceUnreachable`` when nobody answers there in time.
     """
     address, keys = _locate(address, keys)
-    config = ClientConfig(timeout_s=timeout_s)
+    config = ClientConfig(timeout_s=timeout_s, transport=_choice(Transport, "transport", transport))
+    policy = _choice(ObjectPolicy, "objects", objects)
     channels = SyncChannelPool(keys)
     try:
-        session = run_blocking(open_session(channels, address, timeout_s=timeout_s))
-        operations = Operations(channels, session, config, _policy(objects))
+        session = run_blocking(
+            open_session(channels, address, transport=config.transport, timeout_s=timeout_s)
+        )
+        memory = LocalMemory(session.arenas, keys)
+        operations = Operations(channels, session, memory, config, policy)
     except BaseException:
         channels.close()
         raise
@@ -64,29 +75,34 @@ async def connect_async(
     keys: ClientKeys | None = None,
     timeout_s: float = 30.0,
     objects: str = "plain",
+    transport: str = "auto",
 ) -> AsyncClient:
     """As `connect`, for an event loop."""
     from transferqueue.client.async_client import AsyncClient
     from transferqueue.net.async_channel import AsyncChannel
 
     address, keys = _locate(address, keys)
-    config = ClientConfig(timeout_s=timeout_s)
+    config = ClientConfig(timeout_s=timeout_s, transport=_choice(Transport, "transport", transport))
+    policy = _choice(ObjectPolicy, "objects", objects)
     channel = AsyncChannel(keys)
     try:
-        session = await open_session(channel, address, timeout_s=timeout_s)
-        operations = Operations(channel, session, config, _policy(objects))
+        session = await open_session(
+            channel, address, transport=config.transport, timeout_s=timeout_s
+        )
+        memory = LocalMemory(session.arenas, keys)
+        operations = Operations(channel, session, memory, config, policy)
     except BaseException:
         await channel.close()
         raise
     return AsyncClient(operations, channel)
 
 
-def _policy(objects: str) -> ObjectPolicy:
+def _choice(choices: type[Choice], argument: str, value: str) -> Choice:
     try:
-        return ObjectPolicy(objects)
+        return choices(value)
     except ValueError:
-        known = [policy.value for policy in ObjectPolicy]
-        raise ConfigError(f"objects must be one of {known}, got {objects!r}") from None
+        known = [choice.value for choice in choices]
+        raise ConfigError(f"{argument} must be one of {known}, got {value!r}") from None
 
 
 def _locate(address: str | None, keys: ClientKeys | None) -> tuple[str, ClientKeys | None]:

@@ -32,6 +32,7 @@ from transferqueue.wire.tags import read_tags, write_tags
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from transferqueue.client.local_memory import LocalMemory
     from transferqueue.config import ClientConfig
     from transferqueue.coordinator.policy import PartitionPolicy
     from transferqueue.coordinator.samplers import Sampler
@@ -45,9 +46,15 @@ class Operations:
     """The operations of one connected client."""
 
     def __init__(
-        self, channel: Channel, session: Session, config: ClientConfig, objects: ObjectPolicy
+        self,
+        channel: Channel,
+        session: Session,
+        memory: LocalMemory,
+        config: ClientConfig,
+        objects: ObjectPolicy,
     ) -> None:
-        self._caller = Caller(channel, session)
+        self._memory = memory
+        self._caller = Caller(channel, session, memory)
         self._session = session
         self._config = config
         self._objects = objects
@@ -56,6 +63,10 @@ class Operations:
     @property
     def service_id(self) -> str:
         return self._session.service_id
+
+    def close(self) -> None:
+        """Map nothing new; tensors that were got stay valid."""
+        self._memory.close()
 
     def _timeout(self, timeout_s: float | None) -> float:
         return self._config.timeout_s if timeout_s is None else timeout_s
@@ -89,7 +100,8 @@ class Operations:
             self._caller,
             batch,
             timeout_s=self._timeout(timeout_s),
-            split_bytes=self._config.split_bytes,
+            split_bytes=self._session.split_bytes(self._config.split_bytes),
+            map_from_bytes=self._config.map_from_bytes,
         )
         uids = await put.run()
         for name, column in batch.columns.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from transferqueue.wire.get import read_columns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from transferqueue.client.local_memory import Lease
     from transferqueue.client.session import Caller
     from transferqueue.wire.columns import ObjectPolicy
     from transferqueue.wire.format import Message
+    from transferqueue.wire.get import GotColumn
 
 
 def present_name(field: str) -> str:
@@ -56,11 +59,13 @@ class Get:
 
     def _call(self, part: Part) -> Call:
         arrays = ArrayWriter()
+        memory = self._caller.memory
         body: dict[str, Any] = {
             "partition": self._partition,
             "uids": arrays.add(self._uids[part.rows]),
             "fields": self._fields,
             "optional": self._optional,
+            "reader": memory.process if memory.reaches(part.slot) else None,
         }
         shard = self._caller.session.shard(
             part.slot, num_rows=part.num_rows, of_rows=len(self._uids)
@@ -68,7 +73,9 @@ class Get:
         return Call(endpoint=shard.endpoint, op=ops.GET, body=body, frames=arrays.frames)
 
     def _join(self, answers: Sequence[Message]) -> dict[str, ColumnBytes]:
-        by_part = [read_columns(answer.body, ArrayReader(answer.frames)) for answer in answers]
+        by_part = [
+            self._filled(part, answer) for part, answer in zip(self._parts, answers, strict=True)
+        ]
         joined: dict[str, ColumnBytes] = {}
         for field in (*self._fields, *self._optional):
             parts = [
@@ -79,6 +86,27 @@ class Get:
             if parts:
                 joined[field] = self._expand(join_parts(field, len(self._uids), parts))
         return joined
+
+    def _filled(self, part: Part, answer: Message) -> dict[str, GotColumn]:
+        """A shard's columns, those that it left in place mapped or copied from there."""
+        columns = read_columns(answer.body, ArrayReader(answer.frames))
+        lease_id = answer.body["lease_id"]
+        if lease_id is None:
+            return columns
+        endpoint = self._caller.session.shard(part.slot).endpoint
+        lease = self._caller.memory.lease(part.slot, endpoint, int(lease_id))
+        return {
+            name: column if column.starts is None else self._read(lease, column)
+            for name, column in columns.items()
+        }
+
+    def _read(self, lease: Lease, column: GotColumn) -> GotColumn:
+        assert column.starts is not None
+        return replace(
+            column,
+            payload=self._caller.memory.read(lease, column.starts, column.sizes()),
+            starts=None,
+        )
 
     def _expand(self, column: ColumnBytes) -> ColumnBytes:
         if self._inverse is None:

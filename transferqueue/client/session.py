@@ -7,14 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.errors import Malformed, NoService, RowsLost, WrongService
+from transferqueue.backends.arena_address import boot_id
+from transferqueue.client.local_memory import arena_within_reach
+from transferqueue.config import Transport
+from transferqueue.errors import (
+    ConfigError,
+    Malformed,
+    NoService,
+    RowsLost,
+    TransferQueueError,
+    WrongService,
+)
 from transferqueue.net.calls import GRACE_S, Call, Channel, Outcome, raise_first
-from transferqueue.net.host import boot_id
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from transferqueue.backends.arena_address import ArenaAddress
+    from transferqueue.client.local_memory import LocalMemory
     from transferqueue.handle import BatchHandle
     from transferqueue.wire.format import Buffer, Message
 
@@ -29,12 +40,16 @@ class ShardAddress:
     endpoint: str
     """The best of its endpoints from here."""
     same_host: bool
+    budget_bytes: int
+    arena: ArenaAddress | None
+    """Its memory, when this process can map it and is allowed to."""
 
 
-def choose_endpoint(endpoints: Sequence[str], *, same_host: bool) -> str:
+def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Transport) -> str:
     """A Unix socket on the same host, when it can be seen from here; else TCP."""
     for endpoint in endpoints:
-        if endpoint.startswith(_IPC) and same_host and Path(endpoint[len(_IPC) :]).exists():
+        is_here = same_host and transport is not Transport.TCP
+        if endpoint.startswith(_IPC) and is_here and Path(endpoint[len(_IPC) :]).exists():
             return endpoint
     for endpoint in endpoints:
         if endpoint.startswith("tcp://"):
@@ -45,10 +60,12 @@ def choose_endpoint(endpoints: Sequence[str], *, same_host: bool) -> str:
 class Session:
     """A connected client's view of its service. Holds no socket; `Channel` does."""
 
-    def __init__(self, *, coordinator: str, hello: Mapping[str, Any]) -> None:
+    def __init__(self, *, coordinator: str, hello: Mapping[str, Any], transport: Transport) -> None:
         self.coordinator = coordinator
         self.service_id = str(hello["service_id"])
-        self._shards = {int(shard["slot"]): _shard_address(shard) for shard in hello["shards"]}
+        self._shards = {
+            int(shard["slot"]): _shard_address(shard, transport) for shard in hello["shards"]
+        }
         self.slots = sorted(self._shards, key=lambda slot: (not self._shards[slot].same_host, slot))
         """Slots of all shards, those of this host first."""
         self._turn = itertools.count()
@@ -64,27 +81,58 @@ class Session:
             raise RowsLost(num_rows, of_rows, [slot])
         return address
 
+    @property
+    def arenas(self) -> dict[int, ArenaAddress]:
+        """The shards whose memory can be mapped, by slot."""
+        return {slot: shard.arena for slot, shard in self._shards.items() if shard.arena}
+
+    def split_bytes(self, configured: int) -> int:
+        """From how many bytes for each shard new rows are spread over several of them.
+
+        Shards of one host write to one memory, so spreading over them gains nothing and costs
+        readers a copy to join the parts; it only helps a put that is much of one shard's budget.
+        """
+        if len(self.arenas) < len(self._shards):
+            return configured
+        return max(configured, min(s.budget_bytes for s in self._shards.values()) // 4)
+
     def check(self, handle: BatchHandle) -> None:
         """WrongService for a handle that another service made."""
         if handle.service_id != self.service_id:
             raise WrongService(handle.service_id, self.service_id)
 
 
-def _shard_address(shard: Mapping[str, Any]) -> ShardAddress:
+def _shard_address(shard: Mapping[str, Any], transport: Transport) -> ShardAddress:
     same_host = shard.get("boot_id") == boot_id()
+    may_map = transport in (Transport.AUTO, Transport.SHM)
+    arena = arena_within_reach(shard) if may_map else None
+    if arena is None and transport is Transport.SHM:
+        raise ConfigError(
+            f"transport='shm', but this process cannot map the memory of shard {shard['slot']}: "
+            f"it must run on the shard's host, as its user, and see the same arena folder and "
+            f"process ids"
+        )
     return ShardAddress(
         slot=int(shard["slot"]),
-        endpoint=choose_endpoint(list(shard["endpoints"]), same_host=same_host),
+        endpoint=choose_endpoint(
+            list(shard["endpoints"]), same_host=same_host, transport=transport
+        ),
         same_host=same_host,
+        budget_bytes=int(shard["budget_bytes"]),
+        arena=arena,
     )
 
 
-async def open_session(channel: Channel, address: str, *, timeout_s: float) -> Session:
+async def open_session(
+    channel: Channel, address: str, *, transport: Transport, timeout_s: float
+) -> Session:
     """Greet the coordinator at ``address``. ServiceUnreachable when nobody answers in time."""
     call = Call(endpoint=address, op=ops.HELLO)
     (message,) = raise_first(await channel.exchange([call], timeout_s=timeout_s))
     try:
-        return Session(coordinator=address, hello=message.body)
+        return Session(coordinator=address, hello=message.body, transport=transport)
+    except TransferQueueError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise Malformed(f"{address} answered hello with something else: {error!r}") from error
 
@@ -92,9 +140,10 @@ async def open_session(channel: Channel, address: str, *, timeout_s: float) -> S
 class Caller:
     """Sends calls to the coordinator and to shards by slot, with deadlines."""
 
-    def __init__(self, channel: Channel, session: Session) -> None:
+    def __init__(self, channel: Channel, session: Session, memory: LocalMemory) -> None:
         self._channel = channel
         self.session = session
+        self.memory = memory
 
     async def coordinator(
         self,

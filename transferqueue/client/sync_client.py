@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from transferqueue.client.claims import Claim
 from transferqueue.client.operations import DEFAULT_PARTITION, Operations
 from transferqueue.coordinator.policy import PartitionPolicy
+from transferqueue.net.sync_channel import run_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
@@ -21,17 +22,6 @@ if TYPE_CHECKING:
     from transferqueue.net.sync_channel import SyncChannelPool
 
 T = TypeVar("T")
-
-
-def run_blocking(operation: Coroutine[Any, Any, T]) -> T:
-    """Run an operation over a blocking channel, in which it never suspends."""
-    try:
-        operation.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    operation.close()
-    raise RuntimeError("an operation of the sync client tried to suspend")
 
 
 class Client:
@@ -290,6 +280,7 @@ class Client:
 
     def close(self) -> None:
         """Close the sockets. Idempotent; tensors that were got stay valid."""
+        self._ops.close()
         self._channels.close()
 
     def __enter__(self) -> Client:

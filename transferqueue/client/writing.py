@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.client.assembly import ColumnBytes, take_rows
+from transferqueue.client.assembly import ColumnBytes, rows_of
 from transferqueue.client.placement import Part, place_new_rows, split_by_slot
 from transferqueue.errors import (
     DuplicateRows,
@@ -19,16 +19,18 @@ from transferqueue.fields import check_name
 from transferqueue.net.calls import Call, Outcome, raise_first
 from transferqueue.uids import SEQUENCE_BITS, SEQUENCE_MASK, make_uids
 from transferqueue.wire import ops
-from transferqueue.wire.arrays import ArrayWriter
+from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.columns import encode_column
 from transferqueue.wire.put import ColumnPlan, PutPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from transferqueue.client.local_memory import LocalMemory
     from transferqueue.client.session import Caller
     from transferqueue.fields import FieldSpec
     from transferqueue.wire.columns import ObjectPolicy
+    from transferqueue.wire.format import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +136,29 @@ def _check_tags(tags: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
 
 
 class Put:
-    """One put on its way. Steps: stage on every shard, then commit on all; a failed stage gives
-    everything back. With one shard both steps are one trip."""
+    """One put on its way: reserve on every shard, write, then commit on all.
 
-    def __init__(self, caller: Caller, batch: Batch, *, timeout_s: float, split_bytes: int) -> None:
+    A part for a shard whose memory is mapped here is written into the reserved space; others are
+    sent with the request that reserves. A failed step gives everything back. A part that is sent
+    and is the only one needs no second trip: it commits as it comes.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        batch: Batch,
+        *,
+        timeout_s: float,
+        split_bytes: int,
+        map_from_bytes: int,
+    ) -> None:
         self._caller = caller
         self._batch = batch
         self._timeout_s = timeout_s
-        self._parts = self._place(split_bytes)
+        self._parts = [
+            _PartPut(part, batch, caller.memory, map_from_bytes)
+            for part in self._place(split_bytes)
+        ]
 
     def _place(self, split_bytes: int) -> list[Part]:
         batch, session = self._batch, self._caller.session
@@ -156,78 +173,112 @@ class Put:
         """Store the batch; returns the uids of its rows, int64[rows]."""
         if not self._parts:
             return np.empty(0, dtype=np.int64)
-        if len(self._parts) == 1:
-            calls = [self._call(self._parts[0], commit=True)]
+        if len(self._parts) == 1 and not self._parts[0].is_mapped:
+            calls = [self._reserve_call(self._parts[0], commit=True)]
             outcomes = await self._caller.outcomes(calls, timeout_s=self._timeout_s, parks=True)
             answers = raise_first(outcomes)
         else:
-            put_ids = await self._stage()
-            answers = await self._commit(put_ids)
+            answers = await self._reserve_and_commit()
         if self._batch.uids is not None:
             return self._batch.uids
         return np.concatenate([_new_uids(answer.body) for answer in answers])
 
-    async def _stage(self) -> list[int]:
-        calls = [self._call(part, commit=False) for part in self._parts]
+    async def _reserve_and_commit(self) -> list[Message]:
+        calls = [self._reserve_call(part, commit=False) for part in self._parts]
         outcomes = await self._caller.outcomes(calls, timeout_s=self._timeout_s, parks=True)
-        if any(isinstance(outcome, TransferQueueError) for outcome in outcomes):
+        try:
+            for part, answer in zip(self._parts, raise_first(outcomes), strict=True):
+                part.write(answer)
+        except BaseException:
             await self._abort(outcomes)
-        return [int(message.body["put_id"]) for message in raise_first(outcomes)]
+            raise
+        return await self._commit(outcomes)
 
     async def _abort(self, outcomes: Sequence[Outcome]) -> None:
-        calls = [
-            self._part_call(part, ops.ABORT, outcome.body["put_id"])
+        calls = self._part_calls(ops.ABORT, outcomes)
+        if calls:
+            # A shard that cannot be reached gives the space back at the deadline, or when this
+            # process ends.
+            await self._caller.outcomes(calls, timeout_s=self._timeout_s)
+
+    async def _commit(self, outcomes: Sequence[Outcome]) -> list[Message]:
+        calls = self._part_calls(ops.COMMIT, outcomes)
+        return await self._caller.shards(calls, timeout_s=self._timeout_s)
+
+    def _part_calls(self, op: str, outcomes: Sequence[Outcome]) -> list[Call]:
+        """``commit`` or ``abort`` for every part that was reserved."""
+        return [
+            Call(
+                endpoint=self._caller.session.shard(part.slot).endpoint,
+                op=op,
+                body={"put_id": outcome.body["put_id"]},
+            )
             for part, outcome in zip(self._parts, outcomes, strict=True)
             if not isinstance(outcome, TransferQueueError)
         ]
-        if calls:
-            # A shard that cannot be reached gives the space back at the put's deadline.
-            await self._caller.outcomes(calls, timeout_s=self._timeout_s)
 
-    async def _commit(self, put_ids: Sequence[int]) -> list[Any]:
-        calls = [
-            self._part_call(part, ops.COMMIT, put_id)
-            for part, put_id in zip(self._parts, put_ids, strict=True)
-        ]
-        return await self._caller.shards(calls, timeout_s=self._timeout_s)
-
-    def _part_call(self, part: Part, op: str, put_id: int) -> Call:
-        return Call(
-            endpoint=self._caller.session.shard(part.slot).endpoint,
-            op=op,
-            body={"put_id": put_id},
+    def _reserve_call(self, part: _PartPut, *, commit: bool) -> Call:
+        arrays = ArrayWriter()
+        body = part.plan().write(arrays)
+        body["commit"] = commit
+        if part.is_mapped:
+            body["payload"], body["writer"] = None, self._caller.memory.process
+        else:
+            body["payload"] = [arrays.add_bytes(block) for block in part.payloads()]
+        shard = self._caller.session.shard(
+            part.slot, num_rows=part.num_rows, of_rows=self._batch.num_rows
         )
+        return Call(endpoint=shard.endpoint, op=ops.PUT, body=body, frames=arrays.frames)
 
-    def _call(self, part: Part, *, commit: bool) -> Call:
-        batch = self._batch
-        columns = {
-            name: take_rows(column, part.rows, batch.num_rows)
+
+class _PartPut:
+    """The rows of a put that go to one shard."""
+
+    def __init__(self, part: Part, batch: Batch, memory: LocalMemory, map_from_bytes: int) -> None:
+        self.slot = part.slot
+        self.num_rows = part.num_rows
+        self._rows = part.rows
+        self._batch = batch
+        self._memory = memory
+        self._columns = {
+            name: rows_of(column, part.rows, batch.num_rows)
             for name, column in batch.columns.items()
         }
-        plan = PutPlan(
+        num_bytes = sum(column.num_bytes for column in self._columns.values())
+        self.is_mapped = memory.reaches(part.slot) and num_bytes >= map_from_bytes
+
+    def plan(self) -> PutPlan:
+        batch = self._batch
+        return PutPlan(
             partition=batch.partition,
-            num_rows=part.num_rows,
-            uids=None if batch.uids is None else batch.uids[part.rows],
+            num_rows=self.num_rows,
+            uids=None if batch.uids is None else batch.uids[self._rows],
             columns=[
                 ColumnPlan(
                     name=name,
-                    spec=column.spec,
+                    spec=batch.columns[name].spec,
                     lengths=column.lengths,
-                    nbytes=len(column.payload),
+                    nbytes=column.num_bytes,
                 )
-                for name, column in columns.items()
+                for name, column in self._columns.items()
             ],
-            tags={name: _tag_rows(value, part.rows) for name, value in batch.tags.items()},
+            tags={name: _tag_rows(value, self._rows) for name, value in batch.tags.items()},
             overwrite=batch.overwrite,
         )
-        arrays = ArrayWriter()
-        body = plan.write(arrays)
-        body["payload"] = [arrays.add_bytes(column.payload) for column in columns.values()]
-        body["commit"] = commit
-        shard = self._caller.session.shard(
-            part.slot, num_rows=part.num_rows, of_rows=batch.num_rows
-        )
-        return Call(endpoint=shard.endpoint, op=ops.PUT, body=body, frames=arrays.frames)
+
+    def payloads(self) -> Iterator[np.ndarray]:
+        """The bytes of each column. Views where the rows follow one another, else copies."""
+        for column in self._columns.values():
+            yield column.payload()
+
+    def write(self, answer: Message) -> None:
+        """Copy each column to where the shard has reserved space for it."""
+        if not self.is_mapped:
+            return
+        addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"])
+        for address, column in zip(addresses.tolist(), self._columns.values(), strict=True):
+            if column.num_bytes:
+                column.copy_to(self._memory.writable(self.slot, address, column.num_bytes))
 
 
 def _tag_rows(value: Any, rows: slice | np.ndarray) -> Any:

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.coordinator import reports
-from transferqueue.coordinator.effects import ClientId, Effect, FreeRows, Refuse, WaiterId
-from transferqueue.coordinator.leases import Lease, Leases
-from transferqueue.coordinator.partitions import Partitions
+from transferqueue.coordinator.effects import ClientId, Effect, Refuse, WaiterId
 from transferqueue.coordinator.predicate import Predicate
 from transferqueue.coordinator.requests import (
     check_choice,
@@ -26,49 +24,35 @@ from transferqueue.coordinator.requests import (
     check_names,
     check_task,
     checked_uids,
-    committed_tags,
-    committed_uids,
     distinct_uids,
 )
 from transferqueue.coordinator.samplers import Fifo, SamplerRegistry
-from transferqueue.coordinator.specs import spec_from_plain
+from transferqueue.coordinator.shard_side import ShardSide
 from transferqueue.coordinator.table import TaskState
 from transferqueue.coordinator.tag_values import tag_values
 from transferqueue.coordinator.waiters import (
     CellWaiter,
     ClaimWaiter,
-    PutWaiter,
     SelectWaiter,
-    Waiter,
 )
-from transferqueue.coordinator.waiting_room import WaitingRoom
-from transferqueue.errors import (
-    ClaimTooLarge,
-    InvalidInput,
-    UnknownPartition,
-)
+from transferqueue.errors import ClaimTooLarge, InvalidInput, UnknownPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from transferqueue.coordinator.leases import Lease
     from transferqueue.coordinator.partition import Partition
     from transferqueue.coordinator.policy import PartitionPolicy
-    from transferqueue.coordinator.specs import Spec
 
 
-class ControlPlane:
-    """All partitions of one service.
-
-    ``first_claim_id`` lets a coordinator that is started again go on above the ids it gave before.
-    """
+class ControlPlane(ShardSide):
+    """All partitions of one service, and what consumers ask of them."""
 
     def __init__(self, *, samplers: SamplerRegistry | None = None, first_claim_id: int = 1) -> None:
+        super().__init__(first_claim_id=first_claim_id)
         self._samplers = samplers or SamplerRegistry()
-        self._leases = Leases(first_claim_id)
-        self._partitions = Partitions(self._leases)
-        self._room = WaitingRoom()
         self._num_claims = 0
 
     # -- partitions -----------------------------------------------------------------------------
@@ -99,121 +83,6 @@ class ControlPlane:
             if waiter_id not in answered:
                 effects.append(Refuse(waiter_id=waiter_id, error=UnknownPartition(name)))
         return self._finish(effects)
-
-    def _finish(self, effects: list[Effect]) -> list[Effect]:
-        """Those that are answered wait no more."""
-        for effect in effects:
-            if not isinstance(effect, FreeRows):
-                self._room.leave(effect.waiter_id)
-        return effects
-
-    # -- what shards report ---------------------------------------------------------------------
-
-    def commit(
-        self,
-        *,
-        now_s: float,
-        slot: int,
-        partition: str,
-        uids: NDArray[np.int64],
-        fields: Mapping[str, Spec],
-        tags: Mapping[str, Any] | None = None,
-        nbytes: Mapping[str, int] | None = None,
-    ) -> list[Effect]:
-        """These cells are stored. Known ones are no-ops, so a stream may be sent again.
-
-        ``tags``: name -> scalar for all rows, or an array or list of ``len(uids)``. ``nbytes``:
-        bytes of each field over all of the rows. Rows that were freed before stay freed.
-        """
-        uids, order = committed_uids(slot, uids)
-        specs = {field: spec_from_plain(field, spec) for field, spec in fields.items()}
-        good_tags, bad_tags = committed_tags(tags or {}, order)
-        made = self._partitions.made(partition)
-        for name in bad_tags:
-            made.count_refused_tag(name, len(uids))
-        return self._finish(made.commit(slot, uids, specs, good_tags, nbytes or {}, now_s))
-
-    def cleared(
-        self,
-        *,
-        now_s: float,
-        slot: int,
-        partition: str,
-        uids: NDArray[np.int64],
-        nbytes: Mapping[str, int] | None = None,
-    ) -> list[Effect]:
-        """These rows are gone from the shard, whoever asked for it. Unknown ones are no-ops.
-
-        ``nbytes``: the bytes that came free by field; without it the field's mean is assumed.
-        """
-        self._partitions.cleared_dropped(slot, partition, uids)
-        self._partitions.gone.add(uids)
-        known = self._partitions.get(partition)
-        return [] if known is None else self._finish(known.cleared(uids, nbytes or {}, now_s))
-
-    def slot_joined(self, slot: int, *, now_s: float) -> list[Effect]:
-        """A shard is back: ask again for every free it has not reported as done."""
-        effects: list[Effect] = []
-        for partition in self._partitions:
-            partition.quota.void_credit(slot)
-            effects += partition.frees_of(slot) + partition.settle(now_s)
-        return self._finish(effects + self._partitions.frees_of_dropped(slot))
-
-    def slot_lost(self, slot: int, *, now_s: float) -> list[Effect]:
-        """A shard is gone for good: so are its rows; what waits for them is told."""
-        effects: list[Effect] = []
-        for partition in self._partitions:
-            partition.quota.void_credit(slot)
-            effects += partition.lose_slot(slot, now_s)
-        self._partitions.forget_slot(slot)
-        return self._finish(effects)
-
-    # -- producers ------------------------------------------------------------------------------
-
-    def admit(
-        self,
-        *,
-        now_s: float,
-        waiter_id: WaiterId,
-        client_id: ClientId,
-        slot: int,
-        partition: str,
-        num_rows: int,
-        num_bytes: int,
-        deadline_s: float,
-    ) -> list[Effect]:
-        """Ask for room for new rows of a shard; answered with ``Admitted`` when there is.
-
-        The room is the slot's until a commit uses it or ``return_credit`` hands it back. Only new
-        rows ask: further fields of rows that are in are counted, and never wait (a stage that
-        could not add its field would keep the others from freeing anything).
-        """
-        waiter = PutWaiter(
-            waiter_id=waiter_id,
-            client_id=client_id,
-            parked_s=now_s,
-            deadline_s=deadline_s,
-            slot=slot,
-            num_rows=num_rows,
-            num_bytes=num_bytes,
-        )
-        made = self._partitions.made(partition)
-        return self._enter(made, waiter, made.admit(waiter, now_s))
-
-    def _enter(self, partition: Partition, waiter: Waiter, effects: list[Effect]) -> list[Effect]:
-        """The request waits, unless these effects answer it."""
-        self._room.enter(partition.name, waiter)
-        return self._finish(effects)
-
-    def return_credit(
-        self, *, now_s: float, slot: int, partition: str, num_rows: int, num_bytes: int
-    ) -> list[Effect]:
-        """Give back room that was admitted and will not be used."""
-        known = self._partitions.get(partition)
-        if known is None:
-            return []
-        known.quota.return_credit(slot, num_rows, num_bytes)
-        return self._finish(known.settle(now_s))
 
     # -- consumers ------------------------------------------------------------------------------
 
@@ -408,12 +277,14 @@ class ControlPlane:
         self, version: int, *, now_s: float, partition: str | None = None
     ) -> list[Effect]:
         """A newer policy version exists; rows that are too stale now are dropped or held."""
-        names = [p.name for p in self._partitions] if partition is None else [partition]
-        effects: list[Effect] = []
-        for name in names:
-            effects += self._partitions.known(name).advance_policy(version)
         del now_s
+        effects: list[Effect] = []
+        for chosen in self._chosen(partition):
+            effects += chosen.advance_policy(version)
         return self._finish(effects)
+
+    def _chosen(self, name: str | None) -> list[Partition]:
+        return list(self._partitions) if name is None else [self._partitions.known(name)]
 
     # -- time and reports -----------------------------------------------------------------------
 
@@ -451,8 +322,7 @@ class ControlPlane:
 
     def held(self, *, now_s: float, partition: str | None = None) -> dict[str, Any]:
         """What is held and by whom: rows and bytes by field, task and age, plain values."""
-        names = [p.name for p in self._partitions] if partition is None else [partition]
-        return {name: reports.held(self._partitions.known(name), now_s) for name in names}
+        return {p.name: reports.held(p, now_s) for p in self._chosen(partition)}
 
     def dead_letters(self, partition: str, task: str) -> NDArray[np.int64]:
         """The uids that a task was given too often without an ack. O(rows)."""

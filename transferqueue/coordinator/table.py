@@ -263,7 +263,7 @@ class Table:
     def eligible_mask(self, task: str, fields: Iterable[str]) -> NDArray[np.bool_]:
         """Which of all rows are live, free for the task and have the fields. O(rows)."""
         every = slice(0, self.num_rows)
-        mask = self._states[every] == RowState.LIVE
+        mask = np.asarray(self._states[every] == RowState.LIVE)
         mask &= self.is_in_state(task, every, TaskState.FREE)
         for field in fields:
             mask &= self.is_ready(field, every)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import zmq
 
@@ -23,9 +23,23 @@ from transferqueue.net.sockets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
 
     from transferqueue.net.keys import ClientKeys
+
+
+T = TypeVar("T")
+
+
+def run_blocking(operation: Coroutine[Any, Any, T]) -> T:
+    """Run an operation over a blocking channel, in which it never suspends."""
+    try:
+        operation.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    operation.close()
+    raise RuntimeError("an operation of the sync client tried to suspend")
 
 
 class SyncChannel:

@@ -12,7 +12,7 @@ never touched costs about ten times as much to write as one that was.
 Two alignments. Slabs under ``PAGE_ALIGN_FROM_BYTES`` start at 64 B and are padded to 64 B. Larger
 ones start at a page and are padded to whole pages, so no page holds bytes of two large slabs:
 readers map large slabs copy-on-write, and an edit to one must not freeze a stale copy of a
-neighbour's bytes. The padding is at most 4095 / 256 Ki = 1.6 % of a slab.
+neighbour's bytes. The padding is at most 1/64 of a slab.
 
 Free ranges are kept in two orders, by address (coalescing) and by aligned size (best fit), so a
 lookup is a binary search. A bulk free is one numpy sort and one merge, whatever the number of
@@ -21,6 +21,7 @@ pieces; the size order is rebuilt at the next ``alloc``.
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
 
 ALIGN_BYTES = 64
-PAGE_BYTES = 4096
-PAGE_ALIGN_FROM_BYTES = 256 << 10
+PAGE_BYTES = mmap.PAGESIZE
+"""4 KiB, or 64 KiB on some ARM hosts."""
+PAGE_ALIGN_FROM_BYTES = 64 * PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

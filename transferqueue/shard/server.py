@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from transferqueue.backends.arena_address import boot_id
+from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
 from transferqueue.backends.gather import merge_runs
 from transferqueue.backends.registry import open_backend
 from transferqueue.errors import Malformed, StorageFull, TransferQueueError
-from transferqueue.net.host import boot_id
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.shard.outbox import Event, Outbox
+from transferqueue.shard.peers import MappingPeers
 from transferqueue.shard.store import Committed, FoundColumn, Reservation, Store
 from transferqueue.shard.waiting_puts import WaitingPut, WaitingPuts
 from transferqueue.wire import ops
@@ -34,7 +37,11 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.5
 
-_MUTATING = frozenset({ops.PUT, ops.COMMIT, ops.ABORT, ops.CLEAR})
+_MUTATING = frozenset({ops.PUT, ops.COMMIT, ops.ABORT, ops.CLEAR, ops.RELEASE})
+
+MAP_FROM_BYTES = 64 << 10
+"""Columns of a get from this size on are left in place for a reader that can map them. Smaller
+ones are sent: copying them costs less than the lease that a mapping needs."""
 
 _Cleared = tuple[str, np.ndarray]  # partition, uids
 
@@ -77,12 +84,14 @@ class ShardServer:
                 ops.ABORT: self._abort,
                 ops.GET: self._get,
                 ops.CLEAR: self._clear,
+                ops.RELEASE: self._release,
                 ops.STATUS: self._status,
             },
             mutating=_MUTATING,
             on_cancel=self._waiting.remove,
         )
         self.endpoints = self._server.endpoints
+        self._peers = MappingPeers(self._server.watch, self._server.unwatch, self._peer_gone)
         self._uplink = self._server.open_stream(coordinator, keys)
         self._server.watch(self._uplink.socket, self._hear_coordinator)
 
@@ -96,6 +105,7 @@ class ShardServer:
         self._server.stop()
 
     def close(self) -> None:
+        self._peers.close()
         self._uplink.close()
         self._server.close()
         self._backend.close()
@@ -131,10 +141,12 @@ class ShardServer:
         """Body: a `PutPlan`, ``payload`` (a frame for each column), ``commit``, ``timeout_s``.
 
         With ``commit`` the rows are in when this is answered. Without it the put is held, under
-        the ``put_id`` of the answer, until ``commit`` or ``abort`` names it.
+        the ``put_id`` of the answer, until ``commit`` or ``abort`` names it. With ``writer``
+        instead of ``payload`` the answer says where that process is to write each column.
         """
         plan = PutPlan.read(request.body, ArrayReader(request.frames))
-        self._payload_of(request, plan)  # sizes are checked before anything is reserved
+        if request.body["payload"] is not None:
+            self._payload_of(request, plan)  # sizes are checked before anything is reserved
         if plan.nbytes > self._budget_bytes:
             raise self._full(plan, 0.0)
         put = WaitingPut(
@@ -150,16 +162,29 @@ class ShardServer:
     def _try_put(self, put: WaitingPut) -> bool:
         """Whether the put is answered: done, or refused for good. False: no space now."""
         try:
-            reservation = self._store.reserve(put.plan, put.request.peer.hex())
+            body = put.request.body
+            is_mapped = body["payload"] is None
+            writer = self._peers.key_of(body["writer"]) if is_mapped else put.request.peer.hex()
+            reservation = self._store.reserve(put.plan, writer)
             if reservation is None:
                 return False
-            self._fill(reservation, self._payload_of(put.request, put.plan))
-            reply = self._finish_put(reservation, put)
+            if is_mapped:
+                reply = self._lend(reservation)
+            else:
+                self._fill(reservation, self._payload_of(put.request, put.plan))
+                reply = self._finish_put(reservation, put)
         except TransferQueueError as error:
             self._server.refuse(put.request, error)
         else:
             self._server.reply(put.request, reply)
         return True
+
+    def _lend(self, reservation: Reservation) -> Reply:
+        """Where the writer is to put the bytes. No deadline of time: while its process lives it
+        may still be writing, so only its commit, its abort or its end give the space on."""
+        arrays = ArrayWriter()
+        body = {"put_id": reservation.put_id, "addresses": arrays.add(reservation.addresses)}
+        return Reply(body=body, frames=arrays.frames)
 
     def _finish_put(self, reservation: Reservation, put: WaitingPut) -> Reply:
         if put.request.body["commit"]:
@@ -178,8 +203,6 @@ class ShardServer:
         for address, block in zip(reservation.addresses.tolist(), payload, strict=True):
             if len(block):
                 self._backend.write(address, block.data)
-        sizes = np.array([len(block) for block in payload], dtype=np.int64)
-        self._backend.seal(reservation.addresses, sizes)
 
     def _commit(self, request: Request) -> Reply:
         """Body: ``put_id``."""
@@ -187,6 +210,9 @@ class ShardServer:
 
     def _commit_reply(self, put_id: int) -> Reply:
         self._put_deadlines.pop(put_id, None)
+        reservation = self._store.reservation(put_id)
+        sizes = np.array([column.nbytes for column in reservation.plan.columns], dtype=np.int64)
+        self._backend.seal(reservation.addresses, sizes)
         committed = self._store.commit(put_id)
         self._outbox.add(committed)
         first_uid = int(committed.uids[0]) if len(committed.uids) else 0
@@ -215,7 +241,11 @@ class ShardServer:
     # -- get ------------------------------------------------------------------------------------
 
     def _get(self, request: Request) -> Reply:
-        """Body: ``partition``, ``uids``, ``fields``, ``optional``. Answered with the bytes."""
+        """Body: ``partition``, ``uids``, ``fields``, ``optional``, and ``reader``, the process that
+        can map this shard's memory, or nil.
+
+        Answered with the bytes; to a ``reader`` large columns as addresses, under ``lease_id``.
+        """
         body = request.body
         found = self._store.find(
             str(body["partition"]),
@@ -224,20 +254,50 @@ class ShardServer:
             list(body["optional"]),
         )
         arrays = ArrayWriter()
+        mapped = self._mapped_columns(body["reader"], found)
         columns = {
-            name: self._got(column).write(arrays) for name, column in found.items() if column.specs
+            name: self._got(column, is_mapped=name in mapped).write(arrays)
+            for name, column in found.items()
+            if column.specs
         }
-        return Reply(body={"columns": columns}, frames=arrays.frames)
+        answer: dict[str, Any] = {"columns": columns, "lease_id": None}
+        if mapped:
+            reader = self._peers.key_of(body["reader"])
+            answer["lease_id"] = self._store.pin(reader, list(mapped.values()), time.monotonic())
+        return Reply(body=answer, frames=arrays.frames)
 
-    def _got(self, column: FoundColumn) -> GotColumn:
+    def _mapped_columns(
+        self, reader: Mapping[str, Any] | None, found: Mapping[str, FoundColumn]
+    ) -> dict[str, FoundColumn]:
+        if reader is None or not self._backend.capabilities.mappable:
+            return {}
+        return {
+            name: column
+            for name, column in found.items()
+            if int(column.sizes.sum()) >= MAP_FROM_BYTES
+        }
+
+    def _release(self, request: Request) -> Reply:
+        """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more."""
+        lease_ids = ArrayReader(request.frames).int64s(request.body["lease_ids"])
+        reader = self._peers.key_of(request.body["reader"])
+        self._store.release(reader, lease_ids.tolist())
+        self._admit_waiting()
+        return Reply(body={})
+
+    def _peer_gone(self, peer: str) -> None:
+        self._store.peer_gone(peer)
+        self._admit_waiting()
+
+    def _got(self, column: FoundColumn, *, is_mapped: bool) -> GotColumn:
         has_lengths = any(spec.has_lengths for spec in column.specs)
         return GotColumn(
             specs=column.specs,
             spec_of_row=column.spec_of_row,
             present=column.present,
             lengths=column.cells.lengths if has_lengths else None,
-            starts=None,
-            payload=self._read(column.cells.starts, column.sizes),
+            starts=column.cells.starts if is_mapped else None,
+            payload=None if is_mapped else self._read(column.cells.starts, column.sizes),
         )
 
     def _read(self, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -286,7 +346,13 @@ class ShardServer:
 
     def _facts(self) -> dict[str, Any]:
         """What a client needs to choose its way to this shard."""
-        return {"boot_id": boot_id(), "pid": os.getpid(), "budget_bytes": self._budget_bytes}
+        return {
+            "boot_id": boot_id(),
+            "pid": os.getpid(),
+            "pid_namespace": pid_namespace(),
+            "budget_bytes": self._budget_bytes,
+            "arena": self._backend.client_access(),
+        }
 
     def _send_events(self) -> None:
         for event in self._outbox.take_unsent():
@@ -333,6 +399,10 @@ class ShardServer:
                     for name, table in self._store.partitions.items()
                 },
                 "slabs": len(self._store.slabs),
+                "leases": len(self._store.leases),
+                "leased_bytes": self._store.leases.pinned_bytes(),
+                "held_bytes": self._store.leases.held_bytes,
+                "mapping_processes": len(self._peers),
                 "puts_under_way": self._store.num_puts_under_way,
                 "puts_waiting": len(self._waiting),
                 "bytes_waiting": self._waiting.num_bytes,

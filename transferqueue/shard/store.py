@@ -200,16 +200,19 @@ class Store:
                 found[name] = self._found(cells.take(np.flatnonzero(present)), present)
         return found
 
-    def pin(self, reader: str, found: Mapping[str, FoundColumn], now_s: float) -> int:
-        """A lease on all slabs that ``found`` names."""
-        slab_ids = [column.cells.slabs for column in found.values()]
+    def pin(self, reader: str, columns: Sequence[FoundColumn], now_s: float) -> int:
+        """A lease on all slabs of these columns."""
+        slab_ids = [column.cells.slabs for column in columns]
         return self.leases.acquire(reader, np.concatenate([_NO_SLABS, *slab_ids]), now_s)
 
     def release(self, reader: str, lease_ids: Sequence[int]) -> None:
         self._give_back(self.leases.release(reader, lease_ids))
 
-    def reader_gone(self, reader: str) -> None:
-        self._give_back(self.leases.reader_gone(reader))
+    def peer_gone(self, peer: str) -> None:
+        """A process ended: give back what it was reading and what it was writing."""
+        self._give_back(self.leases.reader_gone(peer))
+        for put_id in [i for i, r in self._reservations.items() if r.writer == peer]:
+            self.abort(put_id)
 
     # -- clear ----------------------------------------------------------------------------------
 

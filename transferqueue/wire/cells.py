@@ -270,18 +270,24 @@ def array_itemsize(flavour: int, dtype: bytes) -> int:
 
 
 def array_from_bytes(flavour: int, dtype: bytes, shape: tuple[int, ...], data: Bytes) -> object:
-    """An array that shares the memory of ``data``, whose size has been checked."""
-    name = dtype_text(dtype)
-    if flavour == NUMPY:
-        if data.nbytes == 0:
-            return np.empty(shape, dtype=name)
-        array = data.view(name).reshape(shape)
-        return array if array.flags.aligned else array.copy()
-    from transferqueue.wire.tensors import tensor_from_bytes
+    """An array that shares the memory of ``data``, whose size has been checked.
 
-    if data.ctypes.data % TENSOR_ITEMSIZE[name]:
-        data = data.copy()
+    Raises `Malformed` for what the sizes do not show: see `tensors.tensor_from_bytes`.
+    """
+    name = dtype_text(dtype)
     try:
-        return tensor_from_bytes(data, name, shape)
+        if flavour == NUMPY:
+            return _numpy_from_bytes(name, shape, data)
+        from transferqueue.wire.tensors import tensor_from_bytes
+
+        aligned = data.ctypes.data % TENSOR_ITEMSIZE[name] == 0
+        return tensor_from_bytes(data if aligned else data.copy(), name, shape)
     except ValueError as error:
         raise Malformed(str(error)) from error
+
+
+def _numpy_from_bytes(dtype: str, shape: tuple[int, ...], data: Bytes) -> np.ndarray[Any, Any]:
+    if data.nbytes == 0:
+        return np.empty(shape, dtype=dtype)
+    array = data.view(dtype).reshape(shape)
+    return array if array.flags.aligned else array.copy()

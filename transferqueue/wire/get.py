@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from transferqueue.errors import Malformed
 from transferqueue.fields import FieldSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import numpy as np
 
     from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 
@@ -27,6 +27,16 @@ class GotColumn:
     lengths: np.ndarray | None  # int64[rows present], in units; None: one unit each
     starts: np.ndarray | None  # int64[rows present], arena addresses; None: the bytes are here
     payload: np.ndarray | None  # uint8[bytes of the cells, in order]; None: they are mapped
+
+    def sizes(self) -> np.ndarray:
+        """Bytes of each row present. int64[rows present]."""
+        units = np.array([spec.unit_bytes for spec in self.specs], dtype=np.int64)
+        if self.spec_of_row is not None:
+            sizes: np.ndarray = units[self.spec_of_row]
+        else:
+            assert self.starts is not None
+            sizes = np.full(len(self.starts), units[0])
+        return sizes if self.lengths is None else sizes * self.lengths
 
     def write(self, arrays: ArrayWriter) -> list[Any]:
         """As plain values; arrays and payload go beside the body."""

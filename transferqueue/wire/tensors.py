@@ -49,13 +49,16 @@ def tensor_from_bytes(payload: Bytes, dtype: str, shape: tuple[int, ...]) -> tor
     """Inverse of `tensor_bytes`; shares the memory of ``payload``, which must be writable.
 
     The caller has checked that the sizes agree. Raises ``ValueError`` for a dtype that this
-    version of torch does not have.
+    version of torch does not have, and for an empty shape whose other sizes are beyond it.
     """
     torch_dtype = TORCH_DTYPES.get(dtype)
     if torch_dtype is None:
         raise ValueError(f"torch {torch.__version__} has no dtype {dtype!r}")
     if payload.nbytes == 0:
-        return torch.empty(shape, dtype=torch_dtype)
+        try:
+            return torch.empty(shape, dtype=torch_dtype)
+        except RuntimeError as error:
+            raise ValueError(f"no tensor of shape {shape}: {error}") from error
     return torch.from_numpy(payload).view(torch_dtype).view(shape)
 
 

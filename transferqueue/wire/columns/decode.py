@@ -43,15 +43,25 @@ def decode_column(
     """
     _check_sizes(spec, payload.nbytes, lengths, num_rows)
     payload = _usable(spec, payload)
-    if lengths is None:
-        if spec.kind is FieldKind.ARRAY:
-            return decode_array(spec, payload, num_rows)
-        return decode_tensor(spec, payload, num_rows)
-    if spec.kind is FieldKind.OBJECT:
+    if spec.kind is FieldKind.OBJECT and lengths is not None:
         return decode_objects(field, spec, payload, lengths, objects)
-    if spec.kind is FieldKind.ARRAY:
-        return decode_text(spec, payload, lengths, num_rows)
-    return decode_jagged(spec, payload, lengths, num_rows)
+    try:
+        return _decode_elements(spec, payload, lengths, num_rows)
+    except ValueError as error:
+        raise Malformed(f"{spec}: {error}") from error
+
+
+def _decode_elements(
+    spec: FieldSpec, payload: Bytes, lengths: Lengths | None, num_rows: int
+) -> torch.Tensor | np.ndarray[Any, Any]:
+    """Everything but objects."""
+    if spec.kind is FieldKind.TENSOR:
+        if lengths is None:
+            return decode_tensor(spec, payload, num_rows)
+        return decode_jagged(spec, payload, lengths, num_rows)
+    if lengths is None:
+        return decode_array(spec, payload, num_rows)
+    return decode_text(spec, payload, lengths, num_rows)
 
 
 def _usable(spec: FieldSpec, payload: Bytes) -> Bytes:

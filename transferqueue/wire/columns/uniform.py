@@ -113,7 +113,10 @@ def read_uniform(payload: Bytes, starts: Lengths, ends: Lengths) -> list[Any] | 
     if shapes is None:
         return None
     itemsize = array_itemsize(flavour, dtype)
-    if (shapes.astype(np.float64).prod(axis=1) * itemsize > payload.nbytes).any():
+    # An empty array says nothing about its other sizes; numpy and torch have limits for them.
+    if (np.maximum(shapes, 1).astype(np.float64).prod(axis=1) > 1 << 56).any():
+        return None
+    if (shapes.prod(axis=1) * itemsize > payload.nbytes).any():
         return None
     data_sizes = shapes.prod(axis=1) * itemsize
     pads = -data_sizes % ALIGNMENT

@@ -1,0 +1,1 @@
+"""Ours and verl side by side. Runs in the virtual environment that holds verl."""

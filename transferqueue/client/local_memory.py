@@ -1,0 +1,200 @@
+"""The arenas of this host's shards, mapped into this process, and the leases on what was got.
+
+A lease lasts as long as any tensor made from it. When the last of them is gone, a finalizer notes
+the lease and a thread tells the shards, several leases at a time. The finalizer may run at any
+point of any thread, so it only puts a number on a reentrant queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.backends.arena_address import ArenaAddress, boot_id
+from transferqueue.backends.arena_owner import ProcessId, pid_namespace
+from transferqueue.backends.gather import gather, merge_runs
+from transferqueue.backends.shm_reader import VIEW_FROM_BYTES, ShmReader
+from transferqueue.errors import Malformed, TransferQueueError
+from transferqueue.net.calls import Call
+from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transferqueue.backends.private_views import View
+    from transferqueue.net.keys import ClientKeys
+
+RELEASE_TIMEOUT_S = 10.0
+
+
+def arena_within_reach(facts: Mapping[str, Any]) -> ArenaAddress | None:
+    """The arena of a shard, if this process can map it and the shard can see this process end."""
+    plain = facts.get("arena")
+    if plain is None or facts.get("boot_id") != boot_id():
+        return None
+    if facts.get("pid_namespace") != pid_namespace():
+        return None  # the shard could not tell whether this process still looks
+    try:
+        arena = ArenaAddress.from_plain(dict(plain))
+    except Malformed:
+        return None
+    return arena if arena.is_here() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """What a lease holds. Outlives the lease by the time it takes to give it back."""
+
+    slot: int
+    endpoint: str
+    lease_id: int
+    views: list[View]
+
+
+class Lease:
+    """Kept alive by every array that looks at leased memory; when it goes, the lease is over."""
+
+    __slots__ = ("__weakref__", "_ended", "held")
+
+    def __init__(self, held: _Held, ended: queue.SimpleQueue[_Held | None]) -> None:
+        self.held = held
+        self._ended = ended
+
+    def __del__(self) -> None:
+        self._ended.put(self.held)
+
+
+class LocalMemory:
+    """Everything one client has mapped. ``arenas``: those within reach, by shard slot."""
+
+    def __init__(self, arenas: Mapping[int, ArenaAddress], keys: ClientKeys | None) -> None:
+        self._readers = {slot: ShmReader(arena) for slot, arena in arenas.items()}
+        self._returns = LeaseReturns(self._readers, keys)
+        process = ProcessId.of(os.getpid())
+        assert process is not None
+        self.process: dict[str, Any] = asdict(process)
+        """This process, as the shards are told whom they lend memory to."""
+
+    def reaches(self, slot: int) -> bool:
+        return slot in self._readers
+
+    def writable(self, slot: int, address: int, nbytes: int) -> np.ndarray:
+        """Reserved bytes of a shard, to be filled. uint8[nbytes]."""
+        return self._readers[slot].writable(address, nbytes)
+
+    def lease(self, slot: int, endpoint: str, lease_id: int) -> Lease:
+        """The lease that a shard gave, to be held by what is read under it."""
+        return self._returns.lease(slot, endpoint, lease_id)
+
+    def read(self, lease: Lease, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Bytes of ranges, in order, the caller's own to edit. uint8[sum(sizes)].
+
+        One large run is a copy-on-write view that holds the lease; anything else is a copy.
+        """
+        reader = self._readers[lease.held.slot]
+        run_starts, run_sizes = merge_runs(starts, sizes)
+        if len(run_starts) == 1 and int(run_sizes[0]) >= VIEW_FROM_BYTES:
+            with contextlib.suppress(OSError):  # no address space left for a view: copy
+                viewed, view = reader.view(int(run_starts[0]), int(run_sizes[0]), keep=lease)
+                lease.held.views.append(view)
+                return viewed
+        return self._copy(reader, run_starts, run_sizes)
+
+    def _copy(self, reader: ShmReader, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        if len(starts) == 0:
+            return np.empty(0, dtype=np.uint8)
+        low, high = int(starts.min()), int((starts + sizes).max())
+        copied = gather(reader.readable(low, high), starts - low, sizes)
+        return copied.copy() if len(starts) == 1 else copied
+
+    def close(self) -> None:
+        """Map nothing new. What is held stays valid, and is given back when its tensors go."""
+        self._returns.close()
+        for reader in self._readers.values():
+            reader.close()
+
+
+class LeaseReturns:
+    """Gives leases back to their shards, from a thread that starts with the first lease."""
+
+    def __init__(self, readers: Mapping[int, ShmReader], keys: ClientKeys | None) -> None:
+        self._readers = readers
+        self._keys = keys
+        self._ended: queue.SimpleQueue[_Held | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._num_live = 0
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def lease(self, slot: int, endpoint: str, lease_id: int) -> Lease:
+        held = _Held(slot=slot, endpoint=endpoint, lease_id=lease_id, views=[])
+        with self._lock:
+            self._num_live += 1
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="transferqueue-leases", daemon=True
+                )
+                self._thread.start()
+        return Lease(held, self._ended)
+
+    def close(self) -> None:
+        """End the thread when the last lease has come back."""
+        with self._lock:
+            self._closing = True
+            thread, is_idle = self._thread, self._num_live == 0
+        self._ended.put(None)
+        if thread is not None and is_idle:
+            thread.join()
+
+    def _run(self) -> None:
+        channels = SyncChannelPool(self._keys)
+        try:
+            while not self._is_done():
+                self._give_back(channels, self._next_batch())
+        finally:
+            channels.close()
+
+    def _is_done(self) -> bool:
+        with self._lock:
+            return self._closing and self._num_live == 0
+
+    def _next_batch(self) -> list[_Held]:
+        """Wait for a lease to end, then take all that have ended."""
+        batch = [self._ended.get()]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                batch.append(self._ended.get_nowait())
+        return [held for held in batch if held is not None]
+
+    def _give_back(self, channels: SyncChannelPool, batch: list[_Held]) -> None:
+        by_shard: dict[tuple[int, str], list[_Held]] = defaultdict(list)
+        for held in batch:
+            by_shard[held.slot, held.endpoint].append(held)
+        for (slot, endpoint), ended in by_shard.items():
+            # Pages that were edited are dropped first: the shard may reuse the space at once.
+            self._readers[slot].end([view for held in ended for view in held.views])
+            self._release(channels, endpoint, [held.lease_id for held in ended])
+        with self._lock:
+            self._num_live -= len(batch)
+
+    def _release(self, channels: SyncChannelPool, endpoint: str, lease_ids: list[int]) -> None:
+        arrays = ArrayWriter()
+        process = ProcessId.of(os.getpid())
+        assert process is not None
+        body = {
+            "reader": asdict(process),
+            "lease_ids": arrays.add(np.array(lease_ids, dtype=np.int64)),
+        }
+        call = Call(endpoint=endpoint, op=ops.RELEASE, body=body, frames=arrays.frames)
+        # A shard that is gone holds no leases.
+        with contextlib.suppress(TransferQueueError):
+            run_blocking(channels.exchange([call], timeout_s=RELEASE_TIMEOUT_S))
