@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,7 +10,9 @@ import pytest
 from transferqueue.coordinator.control_plane import ControlPlane
 from transferqueue.coordinator.effects import FreeRows, Refuse
 from transferqueue.coordinator.policy import PartitionPolicy
-from transferqueue.coordinator.samplers import SamplerRegistry
+
+if TYPE_CHECKING:
+    from transferqueue.coordinator.samplers import SamplerRegistry
 
 SPEC = ("float32", (8,), None, "tensor")
 CELL_BYTES = 32
@@ -169,9 +171,7 @@ class Driver:
         self.carry_out(effects)
         return waiter_id
 
-    def admit(
-        self, rows: int, num_bytes: int = 0, slot: int = 0, timeout_s: float = 30.0
-    ) -> int:
+    def admit(self, rows: int, num_bytes: int = 0, slot: int = 0, timeout_s: float = 30.0) -> int:
         waiter_id = self._new_request()
         effects = self.plane.admit(
             now_s=self.now_s,

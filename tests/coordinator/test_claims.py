@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -414,7 +416,7 @@ def test_rows_drawn_with_replacement_stay(driver: Driver) -> None:
 def test_draws_without_replacement_go_on_from_where_they_were(driver: Driver) -> None:
     driver.put(64, tags={"w": 1.0})
     drawn = [driver.take(16, sampler=Weighted("w")).uids.tolist() for _ in range(4)]
-    assert sorted(sum(drawn, [])) == list(range(64))
+    assert sorted(functools.reduce(operator.iadd, drawn, [])) == list(range(64))
     assert drawn[0] != sorted(drawn[0])
 
 
@@ -429,7 +431,7 @@ def test_all_replicas_of_a_rank_get_the_same_rows_claim_by_claim(driver: Driver)
         driver.ack(grant)
     assert got[0] == got[1]
     assert got[2] == got[3]
-    assert sorted(sum(got[0] + got[2], [])) == list(range(16))
+    assert sorted(functools.reduce(operator.iadd, got[0] + got[2], [])) == list(range(16))
     assert driver.status()["tasks"]["t"]["acked"] == 16
 
 
@@ -529,7 +531,11 @@ def test_unknown_names_are_refused_at_once_and_change_nothing(driver: Driver) ->
     driver.declare(tasks=("actor", "critic"), fields=("x", "rewards"))
     driver.put(2, tags={"policy_version": 1, "kind": "a"})
     claims: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"task": "acto"}, UnknownTask, "no task 'acto' in partition 'train'; did you mean 'actor'"),
+        (
+            {"task": "acto"},
+            UnknownTask,
+            "no task 'acto' in partition 'train'; did you mean 'actor'",
+        ),
         ({"task": "actor", "fields": ("rewardz",)}, UnknownField, "did you mean 'rewards'"),
         (
             {"task": "actor", "where": tag("policy_versoin") > 1},
@@ -537,8 +543,12 @@ def test_unknown_names_are_refused_at_once_and_change_nothing(driver: Driver) ->
             "did you mean 'policy_version'",
         ),
         ({"task": "actor", "where": tag("kind") > 1}, TagTypeMismatch, "'kind' is str"),
-        ({"task": "actor", "sampler": Groups(2)}, UnknownTag, "no tag 'group'"),
-        ({"task": "actor", "n": 3, "sampler": LengthBalanced(2, "policy_version")}, InvalidInput, ""),
+        ({"task": "actor", "n": 2, "sampler": Groups(2)}, UnknownTag, "no tag 'group'"),
+        (
+            {"task": "actor", "n": 3, "sampler": LengthBalanced(2, "policy_version")},
+            InvalidInput,
+            "ask for 4",
+        ),
         ({"task": "actor", "n": 0}, InvalidInput, "n must be"),
         ({"task": "actor", "lease_s": 0.0}, InvalidInput, "lease_s must be"),
         ({"task": "actor", "lease_s": float("nan")}, InvalidInput, "lease_s must be"),

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from transferqueue.coordinator.deadlines import Deadlines
 
-ops = st.lists(
-    st.tuples(st.integers(0, 8), st.one_of(st.none(), st.integers(0, 50))), max_size=200
-)
+ops = st.lists(st.tuples(st.integers(0, 8), st.one_of(st.none(), st.integers(0, 50))), max_size=200)
 
 
 @given(ops=ops, now_s=st.integers(0, 50))

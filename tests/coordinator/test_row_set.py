@@ -43,9 +43,7 @@ def test_first_finds_the_lowest_rows_in_order(ops: list[tuple[bool, list[int]]],
 
 
 @given(ops=changes, asked=rows)
-def test_contains_answers_for_each_row(
-    ops: list[tuple[bool, list[int]]], asked: list[int]
-) -> None:
+def test_contains_answers_for_each_row(ops: list[tuple[bool, list[int]]], asked: list[int]) -> None:
     row_set, model = _after(ops)
     assert row_set.contains(_array(asked)).tolist() == [row in model for row in asked]
 

@@ -25,7 +25,12 @@ def test_dense_sizes_that_differ_become_minus_one() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [_dense(8, dtype="float64"), _dense(8, 1), ("float32", (-1,), 0, "tensor"), ("float32", (8,), None, "array")],
+    [
+        _dense(8, dtype="float64"),
+        _dense(8, 1),
+        ("float32", (-1,), 0, "tensor"),
+        ("float32", (8,), None, "array"),
+    ],
 )
 def test_rows_of_two_forms_are_refused_with_both(other: tuple) -> None:
     with pytest.raises(FieldSpecMismatch, match=r"'x' is tensor float32\[8\], got"):
@@ -51,6 +56,11 @@ def test_a_spec_is_read_from_lists_and_anything_else_is_refused() -> None:
         0,
         "tensor",
     )
-    for bad in (None, ["float32"], ["float32", "ab", None, "tensor"], ["float32", [1], "0", "tensor"]):
+    for bad in (
+        None,
+        ["float32"],
+        ["float32", "ab", None, "tensor"],
+        ["float32", [1], "0", "tensor"],
+    ):
         with pytest.raises(InvalidInput, match="'x'"):
             spec_from_plain("x", bad)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from transferqueue.backends.base import Backend
 from transferqueue.backends.copying import as_bytes, copy_into
+from transferqueue.backends.gather import gather, merge_runs
 from transferqueue.errors import Closed
 from transferqueue.shard.allocator import RangeAllocator, extents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     Int64s = NDArray[np.int64]
@@ -75,6 +77,15 @@ class ArenaBackend(Backend):
 
     def read_into(self, address: int, out: memoryview) -> None:
         copy_into(out, self._checked(address, out.nbytes))
+
+    def read_ranges(self, addresses: Int64s, nbytes: Int64s) -> Bytes:
+        self._refuse_closed()
+        starts, sizes = merge_runs(addresses, nbytes)
+        if not len(starts):
+            return np.empty(0, np.uint8)
+        low, high = int(starts.min()), int((starts + sizes).max())
+        gathered = gather(self._memory(low, high - low), starts - low, sizes)
+        return gathered if gathered.base is None else gathered.copy()
 
     def readable(self, address: int, nbytes: int) -> memoryview:
         return self._checked(address, nbytes).data.toreadonly()

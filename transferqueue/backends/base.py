@@ -48,13 +48,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
+from transferqueue.backends.gather import merge_runs
 from transferqueue.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    import numpy as np
     from numpy.typing import NDArray
 
     Int64s = NDArray[np.int64]
@@ -162,6 +164,20 @@ class Backend(ABC):
     @abstractmethod
     def read_into(self, address: int, out: memoryview) -> None:
         """Fill ``out`` (contiguous, writable) with sealed bytes from ``address`` on."""
+
+    def read_ranges(self, addresses: Int64s, nbytes: Int64s) -> NDArray[np.uint8]:
+        """Sealed bytes of ranges, one after the other: uint8[sum(nbytes)], the caller's own.
+
+        Ranges that follow one another are read at once. A backend that has the bytes at hand can
+        do better than one `read_into` a run.
+        """
+        starts, sizes = merge_runs(addresses, nbytes)
+        out = np.empty(int(sizes.sum()), dtype=np.uint8)
+        position = 0
+        for address, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            self.read_into(address, out[position : position + size].data)
+            position += size
+        return out
 
     @abstractmethod
     def readable(self, address: int, nbytes: int) -> memoryview:

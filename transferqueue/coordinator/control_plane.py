@@ -18,10 +18,11 @@ from transferqueue.coordinator import reports
 from transferqueue.coordinator.effects import ClientId, Effect, Refuse, WaiterId
 from transferqueue.coordinator.predicate import Predicate
 from transferqueue.coordinator.requests import (
-    check_choice,
+    check_count,
     check_duration,
     check_fields,
     check_names,
+    check_tags,
     check_task,
     checked_uids,
     distinct_uids,
@@ -111,16 +112,17 @@ class ControlPlane(ShardSide):
         """
         check_duration("lease_s", lease_s)
         check_names("field", fields)
+        check_names("task", (task,))
         chooser = Fifo() if uids is not None else self._samplers.read(sampler)
         condition = None if where is None else Predicate.from_plain(where)
-        made = self._partitions.made(partition)
-        check_task(made, task)
-        check_fields(made, fields)
         if uids is not None:
             uids = distinct_uids(uids)
             n = len(uids)
-        else:
-            check_choice(made, n, chooser, condition)
+        check_count(n, chooser)
+        made = self._partitions.made(partition)
+        check_task(made, task)
+        check_fields(made, fields)
+        check_tags(made, chooser, condition)
         reason = made.quota.check_claim(n)
         if reason:
             raise ClaimTooLarge(partition, reason)

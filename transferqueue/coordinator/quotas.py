@@ -189,8 +189,8 @@ class Quota:
         why the claim can never be served.
         """
         put = next(iter(self.waiting.values()))
-        if self._fits(put):
-            stuck = ratio_blocks and not self._in_ratio(put)
+        if self._fits(put):  # so only the ratio is in its way
+            stuck = ratio_blocks or demand.available_rows < demand.n
         else:
             if demand.available_rows >= demand.n:
                 return []

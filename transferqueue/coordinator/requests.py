@@ -90,7 +90,6 @@ def committed_tags(tags: Mapping[str, Any], order: Uids) -> tuple[dict[str, TagV
 
 def check_task(partition: Partition, task: str) -> None:
     """UnknownTask unless the partition has, or can have, this task."""
-    check_names("task", (task,))
     declared = partition.policy.tasks
     if declared and task not in declared:
         raise UnknownTask(task, near_names(task, declared), f"partition {partition.name!r}")
@@ -98,7 +97,6 @@ def check_task(partition: Partition, task: str) -> None:
 
 def check_fields(partition: Partition, fields: Sequence[str]) -> None:
     """UnknownField unless the partition has, or can have, these fields."""
-    check_names("field", fields)
     declared = partition.policy.fields
     for field in fields if declared else ():
         if field not in declared and field not in partition.table.fields:
@@ -106,11 +104,15 @@ def check_fields(partition: Partition, fields: Sequence[str]) -> None:
             raise UnknownField(field, near, f"partition {partition.name!r}")
 
 
-def check_choice(partition: Partition, n: int, sampler: Sampler, where: Predicate | None) -> None:
-    """Refuse a claim that no rows could ever satisfy: its n, or its tags, make no sense."""
+def check_count(n: int, sampler: Sampler) -> None:
+    """InvalidInput if no rows at all could satisfy a claim of ``n``."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise InvalidInput(f"n must be an int of at least 1, got {n!r}")
     sampler.check(n)
+
+
+def check_tags(partition: Partition, sampler: Sampler, where: Predicate | None) -> None:
+    """UnknownTag or TagTypeMismatch if a claim asks for tags that no row has."""
     if not partition.table.num_rows:
         return  # nothing is known of its tags yet
     for tag in sampler.tags:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -19,8 +20,9 @@ from transferqueue.coordinator.effects import (
 )
 from transferqueue.coordinator.effects import Reply as Answer
 from transferqueue.coordinator.policy import PartitionPolicy
-from transferqueue.errors import UnknownClaim
+from transferqueue.errors import ClaimError, UnknownClaim
 from transferqueue.fields import FieldSpec
+from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -80,6 +82,7 @@ class CoordinatorServer:
         self._num_shards = num_shards
         self._plane = ControlPlane()
         self._shards: dict[int, ShardLink] = {}
+        self._granted: Lent[int] = Lent()
         self._parked: dict[tuple[bytes, int], Request] = {}
         self._greetings: list[Request] = []
         self._started_s = time.monotonic()
@@ -140,6 +143,8 @@ class CoordinatorServer:
             if isinstance(effect, Refuse):
                 self._server.refuse(request, effect.error)
             else:
+                if isinstance(effect.payload, Grant):
+                    self._granted.note(request.key, effect.payload.claim_id)
                 self._server.reply(request, _answer(effect))
 
     def _order_free(self, effect: FreeRows) -> None:
@@ -164,8 +169,13 @@ class CoordinatorServer:
 
     def _cancel(self, key: tuple[bytes, int]) -> None:
         self._greetings = [request for request in self._greetings if request.key != key]
+        now_s = time.monotonic()
         if self._parked.pop(key, None) is not None:
-            self._carry_out(self._plane.cancel(key, now_s=time.monotonic()))
+            self._carry_out(self._plane.cancel(key, now_s=now_s))
+        claim_id = self._granted.take_back(key)
+        if claim_id is not None:
+            with contextlib.suppress(ClaimError):
+                self._carry_out(self._plane.give_back(claim_id, now_s=now_s))
 
     # -- clients and shards ---------------------------------------------------------------------
 

@@ -75,6 +75,8 @@ class Server:
 
     ``mutating`` names the operations that must not be carried out twice. Nothing that a peer
     sends ends the loop: a refusal is counted in ``refusals`` and the next request is served.
+    ``on_cancel`` hears of every request whose peer stopped waiting, answered or not: what an
+    answer has lent is then nobody's.
     """
 
     def __init__(
@@ -205,9 +207,8 @@ class Server:
     def _control(self, peer: bytes, message: Message) -> None:
         request_id = message.request_id
         if message.op == CANCEL:
-            if self._answers.is_in_progress(peer, request_id):
-                self._answers.abandon(peer, request_id)
-                self._on_cancel((peer, request_id))
+            self._answers.abandon(peer, request_id)
+            self._on_cancel((peer, request_id))
         elif not self._repeat_answer(peer, request_id):
             self._send_state(peer, request_id, UNKNOWN)
 

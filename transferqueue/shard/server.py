@@ -13,7 +13,6 @@ import numpy as np
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
-from transferqueue.backends.gather import merge_runs
 from transferqueue.backends.registry import open_backend
 from transferqueue.errors import Malformed, StorageFull, TransferQueueError
 from transferqueue.net.server import Reply, Request, Server
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from transferqueue.net.keys import ServiceKeys
+from transferqueue.net.lent import Lent
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ class ShardServer:
         self._store = Store(slot=slot, space=self._backend)
         self._waiting = WaitingPuts()
         self._put_deadlines: dict[int, float] = {}
+        self._lent_puts: Lent[int] = Lent()
+        self._lent_leases: Lent[tuple[str, int]] = Lent()
         self._outbox = Outbox()
         self._next_heartbeat_s = 0.0
         self._server = Server(
@@ -88,7 +90,7 @@ class ShardServer:
                 ops.STATUS: self._status,
             },
             mutating=_MUTATING,
-            on_cancel=self._waiting.remove,
+            on_cancel=self._cancel,
         )
         self.endpoints = self._server.endpoints
         self._peers = MappingPeers(self._server.watch, self._server.unwatch, self._peer_gone)
@@ -135,6 +137,18 @@ class ShardServer:
         if late:
             self._admit_waiting()
 
+    def _cancel(self, key: tuple[bytes, int]) -> None:
+        """A client gave a request up: nobody will use what it waits for, or what it was lent."""
+        self._waiting.remove(key)
+        put_id = self._lent_puts.take_back(key)
+        if put_id is not None:
+            self._store.abort(put_id)
+        lease = self._lent_leases.take_back(key)
+        if lease is not None:
+            reader, lease_id = lease
+            self._store.release(reader, [lease_id])
+        self._admit_waiting()
+
     # -- put ------------------------------------------------------------------------------------
 
     def _put(self, request: Request) -> Reply | None:
@@ -170,6 +184,7 @@ class ShardServer:
                 return False
             if is_mapped:
                 reply = self._lend(reservation)
+                self._lent_puts.note(put.request.key, reservation.put_id)
             else:
                 self._fill(reservation, self._payload_of(put.request, put.plan))
                 reply = self._finish_put(reservation, put)
@@ -263,7 +278,9 @@ class ShardServer:
         answer: dict[str, Any] = {"columns": columns, "lease_id": None}
         if mapped:
             reader = self._peers.key_of(body["reader"])
-            answer["lease_id"] = self._store.pin(reader, list(mapped.values()), time.monotonic())
+            lease_id = self._store.pin(reader, list(mapped.values()), time.monotonic())
+            self._lent_leases.note(request.key, (reader, lease_id))
+            answer["lease_id"] = lease_id
         return Reply(body=answer, frames=arrays.frames)
 
     def _mapped_columns(
@@ -297,17 +314,8 @@ class ShardServer:
             present=column.present,
             lengths=column.cells.lengths if has_lengths else None,
             starts=column.cells.starts if is_mapped else None,
-            payload=None if is_mapped else self._read(column.cells.starts, column.sizes),
+            payload=None if is_mapped else self._backend.read_ranges(column.cells.starts, column.sizes),
         )
-
-    def _read(self, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        run_starts, run_sizes = merge_runs(starts, sizes)
-        out = np.empty(int(run_sizes.sum()), dtype=np.uint8)
-        view, position = out.data, 0
-        for address, size in zip(run_starts.tolist(), run_sizes.tolist(), strict=True):
-            self._backend.read_into(address, view[position : position + size])
-            position += size
-        return out
 
     # -- clear ----------------------------------------------------------------------------------
 
