@@ -94,8 +94,6 @@ class BatchHandle:
 
     __delattr__ = None  # type: ignore[assignment]
 
-    # What it is
-
     @property
     def service_id(self) -> str:
         """The service that gave the uids."""
@@ -103,6 +101,7 @@ class BatchHandle:
 
     @property
     def partition(self) -> str:
+        """The table that the samples are in."""
         return self._partition
 
     @property
@@ -155,8 +154,6 @@ class BatchHandle:
         names = list(self._fields)
         shown = ", ".join(names[:6] + ["…"] * (len(names) > 6))
         return f"BatchHandle({self._partition!r}, {len(self)} rows, {len(names)} fields: {shown})"
-
-    # Fields
 
     def _require(self, names: Sequence[str]) -> None:
         for name in names:
@@ -216,8 +213,6 @@ class BatchHandle:
         kept = {k: v for k, v in self.meta_info.items() if k not in keys} if keys else {}
         return self._with(meta=encode_meta(kept))
 
-    # Rows
-
     def _rows(self, uids: Uids) -> BatchHandle:
         uids.flags.writeable = False
         return self._with(uids=uids)
@@ -255,8 +250,6 @@ class BatchHandle:
         """Handles of ``size`` rows, the last one shorter if need be. No rows: no handles."""
         starts = range(0, len(self), checked_count(size, "size", low=1))
         return [self._rows(self._uids[start : start + size]) for start in starts]
-
-    # Two or more
 
     def union(self, other: BatchHandle) -> BatchHandle:
         """The same rows with the fields and ``meta_info`` of both.
@@ -326,8 +319,6 @@ class BatchHandle:
         for name in self._fields:
             if self.stored_name(name) != other.stored_name(name):
                 self._require_same_field(other, name)
-
-    # Bytes
 
     def to_bytes(self) -> bytes:
         """The handle for a wire or file; a few KiB for a thousand rows (see `uids`)."""

@@ -6,7 +6,7 @@ Ray carries handles and metrics, never a column of a batch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -112,6 +112,42 @@ class RoleActor:
         """End the loop and the client."""
         self.stop_serving()
         self._client.close()
+
+
+class RayFuture:
+    """The result of a remote call. Waiting raises what the role raised."""
+
+    def __init__(self, reference: Any) -> None:
+        self._reference = reference
+
+    def result(self) -> Any:
+        return ray.get(self._reference)
+
+
+class RayRoles:
+    """Role actors by the roles they host: `controller.async_ppo.RoleGroup` over Ray."""
+
+    def __init__(self, actors: Mapping[str, Any]) -> None:
+        """``actors``: role name to actor."""
+        self._actors = actors
+        self._streaming: list[Any] = []
+
+    def watch(self, streaming: Sequence[Any]) -> None:
+        """Actors that serve a loop, for `check`."""
+        self._streaming = list(streaming)
+
+    def run(self, role: str, method_name: str, handle: tq.BatchHandle) -> RayFuture:
+        return RayFuture(self._actors[role].run.remote(role, method_name, handle))
+
+    def call(self, role: str, method_name: str) -> RayFuture:
+        return RayFuture(self._actors[role].call.remote(role, method_name))
+
+    def publish(self, role: str, name: str) -> RayFuture:
+        return RayFuture(self._actors[role].publish.remote(role, name))
+
+    def check(self) -> None:
+        """Raises what ended a streaming stage, if anything has."""
+        ray.get([actor.check.remote() for actor in self._streaming])
 
 
 def start_role(

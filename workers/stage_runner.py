@@ -41,8 +41,12 @@ class StageLoop:
     batch_rows: int
     """At most so many samples a call."""
     target_partition: str | None = None
-    """Put the written fields as new samples of this partition, with the fields read beside them;
-    ``None``: put them to the claimed samples."""
+    """Put the written fields as new samples of this partition, with the fields read and carried
+    beside them; ``None``: put them to the claimed samples."""
+    carries: tuple[str, ...] = ()
+    """Fields that the method does not read and that go along to new samples."""
+    tag_fields: Mapping[str, str] = field(default_factory=dict)
+    """Tags of new samples that are copied from fields read: tag -> field."""
     lease_s: float = 120.0
 
 
@@ -106,10 +110,11 @@ class StageRunner:
     ) -> None:
         method, fields = self._method(method_name)
         reads = self._reads(method_name, fields)
+        wanted = list(dict.fromkeys([*reads, *loop.carries]))
         claim = self._client.claim(
             task=loop.task,
             partition=loop.partition,
-            fields=reads,
+            fields=wanted,
             n=loop.batch_rows,
             timeout_s=0.25,
             lease_s=loop.lease_s,
@@ -118,13 +123,17 @@ class StageRunner:
         started_s = time.monotonic()
         try:
             with claim:
-                data = self._client.get_columns(claim.handle, fields=reads)
-                output = _checked(method_name, fields, method(data))
+                data = self._client.get_columns(claim.handle, fields=wanted)
+                output = method({name: data[name] for name in reads})
+                output = _checked(method_name, fields, output)
                 if loop.target_partition is None:
                     self._client.put(output, handle=claim.handle)
                 else:
+                    copied = {tag: list(data[name]) for tag, name in loop.tag_fields.items()}
                     self._client.put(
-                        {**data, **output}, partition=loop.target_partition, tags=tags()
+                        {**data, **output},
+                        partition=loop.target_partition,
+                        tags={**tags(), **copied},
                     )
         except (RowsGone, LeaseExpired) as error:
             # Dropped as too old, or given to somebody else, while this stage was at work.

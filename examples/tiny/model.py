@@ -23,7 +23,7 @@ class TinyConfig:
     max_positions: int
     """Longest prompt plus response, in tokens."""
     num_layers: int = 2
-    num_heads: int = 2
+    num_heads: int = 4
     width: int = 64
 
     def __post_init__(self) -> None:

@@ -26,8 +26,10 @@ class WarmupConfig:
 
     target_accuracy: float = 0.3
     """Greedy accuracy on held-out problems at which to stop, 0 to 1."""
-    batch_problems: int = 256
+    batch_problems: int = 128
     learning_rate: float = 3e-3
+    ramp_steps: int = 50
+    """Steps over which the learning rate rises to its full value."""
     max_steps: int = 2000
     check_every_steps: int = 10
     check_problems: int = 256
@@ -49,7 +51,12 @@ def warm_up(
 ) -> WarmupResult:
     """Train ``model`` in place on answers until the target accuracy or the step limit."""
     started_s = time.monotonic()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
+    )
+    ramp = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / (config.ramp_steps + 1))
+    )
     stream = problems(task, seed)
     held_out = task.held_out(config.check_problems)
     accuracy, step = 0.0, 0
@@ -60,6 +67,7 @@ def warm_up(
             answer_loss(model, task, batch).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+            ramp.step()
             step += 1
         accuracy = greedy_accuracy(model, task, held_out)
     return WarmupResult(

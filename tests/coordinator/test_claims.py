@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from conftest import Driver
 
 
-# -- readiness --------------------------------------------------------------------------------------
+# -- readiness ------------------------------------------------------------------------------------
 
 
 def test_a_claim_gets_the_oldest_rows_with_their_specs_and_tags(driver: Driver) -> None:
@@ -110,7 +110,7 @@ def test_two_field_sets_of_one_task_share_its_rows(driver: Driver) -> None:
     assert driver.take(2, fields=("x",)).uids.tolist() == uids[2:].tolist()
 
 
-# -- ack, give back, leases -------------------------------------------------------------------------
+# -- ack, give back, leases -----------------------------------------------------------------------
 
 
 def test_an_acked_row_is_never_given_again(driver: Driver) -> None:
@@ -205,7 +205,7 @@ def test_delivery_counts_stop_at_63(driver: Driver) -> None:
     driver.ack(driver.take(1))
 
 
-# -- waiting ----------------------------------------------------------------------------------------
+# -- waiting --------------------------------------------------------------------------------------
 
 
 def test_waiting_claims_are_served_in_the_order_they_came(driver: Driver) -> None:
@@ -308,7 +308,7 @@ def test_a_partial_claim_takes_what_is_there_at_its_deadline(driver: Driver) -> 
     assert isinstance(driver.answers[nothing], NotReady)
 
 
-# -- by uids ----------------------------------------------------------------------------------------
+# -- by uids --------------------------------------------------------------------------------------
 
 
 def test_a_claim_by_uids_gets_exactly_these_in_this_order(driver: Driver) -> None:
@@ -360,7 +360,7 @@ def test_a_claim_names_each_row_once(driver: Driver) -> None:
         driver.claim(uids=uids[[0, 0]])
 
 
-# -- samplers at work -------------------------------------------------------------------------------
+# -- samplers at work -----------------------------------------------------------------------------
 
 
 def test_of_groups_of_4_3_and_4_the_third_waits(driver: Driver) -> None:
@@ -524,7 +524,7 @@ def test_a_broken_sampler_fails_its_claim_and_nothing_else(
     assert driver.answers[fine].uids.tolist() == [0, 1, 2, 3]
 
 
-# -- bad input --------------------------------------------------------------------------------------
+# -- bad input ------------------------------------------------------------------------------------
 
 
 def test_unknown_names_are_refused_at_once_and_change_nothing(driver: Driver) -> None:

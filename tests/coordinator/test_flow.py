@@ -105,7 +105,7 @@ def test_what_can_never_fit_is_refused_at_once(driver: Driver) -> None:
         driver.admit(1, 101)
 
 
-# -- a put and a claim that wait for each other -----------------------------------------------------
+# -- a put and a claim that wait for each other ---------------------------------------------------
 
 
 def test_a_put_that_a_claim_waits_for_is_let_past_the_limit(driver: Driver) -> None:
@@ -160,7 +160,7 @@ def test_a_smaller_claim_in_bytes_breaks_the_tie(driver: Driver) -> None:
     assert _is_in(driver, driver.admit(2, 2 * CELL_BYTES))
 
 
-# -- samples per insert -----------------------------------------------------------------------------
+# -- samples per insert ---------------------------------------------------------------------------
 
 
 def _ratio(ratio: float, slack_rows: float, min_rows: int = 0) -> dict[str, object]:
@@ -225,7 +225,7 @@ def test_a_slack_that_lets_nothing_pass_is_refused() -> None:
         SamplesPerInsert(ratio=4.0, slack_rows=2.0)
 
 
-# -- counting bytes ---------------------------------------------------------------------------------
+# -- counting bytes -------------------------------------------------------------------------------
 
 
 def test_bytes_of_the_last_cell_go_with_it_whatever_was_estimated() -> None:

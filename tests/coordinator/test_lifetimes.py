@@ -28,7 +28,7 @@ def _freed(driver: Driver) -> list[int]:
     return sorted(int(uid) for free in driver.frees for uid in free.uids)
 
 
-# -- retention --------------------------------------------------------------------------------------
+# -- retention ------------------------------------------------------------------------------------
 
 
 def test_consumed_rows_are_freed_when_every_listed_task_has_acked(driver: Driver) -> None:
@@ -145,7 +145,7 @@ def test_memory_of_freed_rows_comes_back(driver: Driver) -> None:
     assert max(sizes[20:]) <= max(sizes[:20])
 
 
-# -- dropping a partition ---------------------------------------------------------------------------
+# -- dropping a partition -------------------------------------------------------------------------
 
 
 def test_a_dropped_partition_frees_all_and_refuses_what_waits(driver: Driver) -> None:
@@ -184,7 +184,7 @@ def test_an_unknown_partition_names_near_ones(driver: Driver) -> None:
         driver.plane.drop_partition("trian", now_s=driver.now_s)
 
 
-# -- declaring --------------------------------------------------------------------------------------
+# -- declaring ------------------------------------------------------------------------------------
 
 
 def test_a_partition_is_declared_once_or_alike(driver: Driver) -> None:
@@ -241,7 +241,7 @@ def test_settings_survive_the_wire() -> None:
     assert policy.on_stale is StaleRows.HOLD
 
 
-# -- staleness --------------------------------------------------------------------------------------
+# -- staleness ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("on_stale", list(StaleRows))
@@ -308,7 +308,7 @@ def test_a_row_whose_version_is_corrected_can_be_given(driver: Driver) -> None:
     assert driver.answers[waiting].uids.tolist() == uids.tolist()
 
 
-# -- tags -------------------------------------------------------------------------------------------
+# -- tags -----------------------------------------------------------------------------------------
 
 
 def test_updated_tags_decide_from_then_on(driver: Driver) -> None:
@@ -360,7 +360,7 @@ def test_tags_can_come_with_a_later_field(driver: Driver) -> None:
     assert driver.answers[waiting].uids.tolist() == uids[1:].tolist()
 
 
-# -- reports ----------------------------------------------------------------------------------------
+# -- reports --------------------------------------------------------------------------------------
 
 
 def test_held_says_by_whom_and_since_when(driver: Driver) -> None:

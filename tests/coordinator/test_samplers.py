@@ -54,7 +54,7 @@ def _choose(sampler: Sampler, candidates: Candidates, n: int, seed: int = 0) -> 
     return None if chosen is None else chosen.tolist()
 
 
-# -- on the wire ------------------------------------------------------------------------------------
+# -- on the wire ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sampler", ALL, ids=str)
@@ -72,13 +72,13 @@ def test_no_sampler_is_first_in_first_out() -> None:
         ({"name": "grups", "args": {}}, "no sampler 'grups'; did you mean 'groups'"),
         ({"name": "os.system", "args": {}}, "no sampler 'os.system'"),
         ({"name": "groups", "args": {"sise": 4}}, "no 'sise'; did you mean 'size'"),
-        ({"name": "groups", "args": {}}, "'groups': .*size"),
+        ({"name": "groups", "args": {}}, r"'groups': .*size"),
         ({"name": "groups", "args": {"size": 0}}, "size must be an int of at least 1, got 0"),
         ({"name": "groups", "args": {"size": True}}, "got True"),
         ({"name": "groups", "args": {"size": 2, "tag": 3}}, "got 3"),
         ({"name": "weighted", "args": {"tag": "w", "seed": -1}}, "seed must be"),
         ({"name": "weighted", "args": {"tag": "w", "replacement": 1}}, "must be a bool"),
-        ({"name": "rank_aware", "args": {"dp_size": 2, "replicas": 2, "rank": 4}}, "= 4 ranks"),
+        ({"name": "rank_aware", "args": {"dp_size": 2, "replicas": 2, "rank": 4}}, r"= 4 ranks"),
         ({"name": 3, "args": {}}, "{name, args} expected"),
         ({"args": {}}, "{name, args} expected"),
         ("fifo", "{name, args} expected"),
@@ -89,7 +89,7 @@ def test_nonsense_on_the_wire_is_refused(plain: Any, message: str) -> None:
         SamplerRegistry().read(plain)
 
 
-# -- the oldest -------------------------------------------------------------------------------------
+# -- the oldest -----------------------------------------------------------------------------------
 
 
 @given(num=sizes, n=sizes)
@@ -97,7 +97,7 @@ def test_fifo_gives_the_oldest_or_waits(num: int, n: int) -> None:
     assert _choose(Fifo(), _candidates(num), n) == (list(range(n)) if n <= num else None)
 
 
-# -- groups -----------------------------------------------------------------------------------------
+# -- groups ---------------------------------------------------------------------------------------
 
 
 @given(
@@ -138,7 +138,7 @@ def test_a_claim_of_part_of_a_group_is_refused_with_what_would_do() -> None:
         Groups(4).check(3)
 
 
-# -- balanced lengths -------------------------------------------------------------------------------
+# -- balanced lengths -----------------------------------------------------------------------------
 
 
 def _greedy(lengths: list[int], k: int) -> int:
@@ -213,7 +213,7 @@ def test_balancing_takes_no_more_than_it_is_asked_for() -> None:
         LengthBalanced(4).check(10)
 
 
-# -- the newest -------------------------------------------------------------------------------------
+# -- the newest -----------------------------------------------------------------------------------
 
 
 @given(versions=st.lists(st.integers(-3, 3), min_size=1, max_size=30), n=sizes)
@@ -225,7 +225,7 @@ def test_freshest_first_gives_the_newest_and_among_equals_the_oldest(
     assert chosen == (order[:n] if n <= len(versions) else None)
 
 
-# -- weights ----------------------------------------------------------------------------------------
+# -- weights --------------------------------------------------------------------------------------
 
 
 @given(
@@ -281,7 +281,7 @@ def test_a_number_is_needed_of_every_candidate(tags: list[Any], message: str) ->
         _choose(FreshestFirst("w"), _candidates(2, w=tags), 1)
 
 
-# -- ranks ------------------------------------------------------------------------------------------
+# -- ranks ----------------------------------------------------------------------------------------
 
 
 @given(dp_size=st.integers(1, 5), replicas=st.integers(1, 5))

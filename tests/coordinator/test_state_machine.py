@@ -7,6 +7,7 @@ that waits for rows never both wait for each other.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,6 @@ from transferqueue.coordinator.predicate import tag
 from transferqueue.coordinator.samplers import Groups
 from transferqueue.errors import LeaseExpired, NotReady, QuotaExceeded
 
-TASKS = ("a", "b")
 FIELDS = ("x", "y")
 SPEC = ("float32", (8,), None, "tensor")
 GROUP_SIZE = 2
@@ -42,8 +42,8 @@ TIMEOUT_S = 25.0
 class Row:
     group: int
     fields: set[str] = field(default_factory=set)
-    state: dict[str, str] = field(default_factory=lambda: dict.fromkeys(TASKS, "free"))
-    deliveries: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASKS, 0))
+    state: dict[str, str] = field(default_factory=lambda: defaultdict(lambda: "free"))
+    deliveries: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     freeing: bool = False
 
     def is_ready(self, task: str, fields: tuple[str, ...], min_group: int | None) -> bool:
@@ -66,6 +66,7 @@ class Waiting:
     fields: tuple[str, ...] = ()
     grouped: bool = False
     min_group: int | None = None
+    slot: int = 0
 
     @property
     def feed(self) -> tuple[Any, ...]:
@@ -76,6 +77,7 @@ class ControlPlaneMachine(RuleBasedStateMachine):
     """Two tasks, two fields, two shards; groups, a condition, a quota, leases and deadlines."""
 
     batches = Bundle("batches")
+    tasks: tuple[str, ...] = ("a", "b")
     max_rows: int | None = None
 
     def __init__(self) -> None:
@@ -90,12 +92,12 @@ class ControlPlaneMachine(RuleBasedStateMachine):
         self.streams: list[tuple[int, Any, tuple[str, ...], list[int]]] = []
         self.next_seq = [0, 0]
         self.num_requests = 0
-        self.promised = 0
-        self.released: list[int] = []
+        self.room: list[tuple[int, int]] = []
+        """Admitted (slot, rows) that no put has used yet."""
 
     @initialize()
     def declare(self) -> None:
-        policy = PartitionPolicy(tasks=TASKS, retention=Retention.CONSUMED, max_rows=self.max_rows)
+        policy = PartitionPolicy(tasks=self.tasks, retention=Retention.CONSUMED, max_rows=self.max_rows)
         self.carry_out(self.plane.create_partition("train", policy, now_s=0.0))
 
     # -- carrying out effects, and checking each -----------------------------------------------
@@ -105,7 +107,7 @@ class ControlPlaneMachine(RuleBasedStateMachine):
             if isinstance(effect, FreeRows):
                 for uid in effect.uids.tolist():
                     row = self.rows[uid]
-                    assert all(row.state[task] == "acked" for task in TASKS), "freed too early"
+                    assert all(row.state[task] == "acked" for task in self.tasks), "freed too early"
                     assert not row.freeing
                     row.freeing = True
                 self.orders.append((effect.slot, effect.uids.tolist()))
@@ -117,7 +119,7 @@ class ControlPlaneMachine(RuleBasedStateMachine):
                 self.check_grant(waiting, effect.payload)
             else:
                 assert isinstance(effect.payload, Admitted)
-                self.released.append(waiting.n)
+                self.room.append((waiting.slot, waiting.n))
 
     def check_refusal(self, waiting: Waiting, error: Exception) -> None:
         if isinstance(error, (NotReady, QuotaExceeded)):
@@ -161,11 +163,11 @@ class ControlPlaneMachine(RuleBasedStateMachine):
         return uids
 
     def ask_for_room(self, n: int, slot: int) -> bool:
-        """Room that waits is used by a later put of the same size."""
-        if n in self.released:
-            self.released.remove(n)
+        """Room that came late is used by a later put of the same size."""
+        if (slot, n) in self.room:
+            self.room.remove((slot, n))
             return True
-        request = self.request(Waiting(0, "", n, self.now_s + TIMEOUT_S))
+        request = self.request(Waiting(0, "", n, self.now_s + TIMEOUT_S, slot=slot))
         self.carry_out(
             self.plane.admit(
                 now_s=self.now_s,
@@ -180,7 +182,7 @@ class ControlPlaneMachine(RuleBasedStateMachine):
         )
         if request in self.waiting:
             return False
-        self.released.remove(n)
+        self.room.remove((slot, n))
         return True
 
     def commit(self, slot: int, uids: Any, fields: tuple[str, ...], groups: list[int]) -> None:
@@ -229,7 +231,7 @@ class ControlPlaneMachine(RuleBasedStateMachine):
     # -- consumers ------------------------------------------------------------------------------
 
     @rule(
-        task=st.sampled_from(TASKS),
+        which=st.integers(0, 1),
         n=st.integers(1, 6),
         fields=st.sampled_from([("x",), ("y", "x"), ()]),
         grouped=st.booleans(),
@@ -237,12 +239,13 @@ class ControlPlaneMachine(RuleBasedStateMachine):
     )
     def claim(
         self,
-        task: str,
+        which: int,
         n: int,
         fields: tuple[str, ...],
         grouped: bool,  # noqa: FBT001
         min_group: int | None,
     ) -> None:
+        task = self.tasks[which % len(self.tasks)]
         n = -(-n // GROUP_SIZE) * GROUP_SIZE if grouped else n
         if self.max_rows is not None and n > self.max_rows:
             return
@@ -265,7 +268,7 @@ class ControlPlaneMachine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.claims)
-    @rule(data=st.data(), acks=st.booleans())
+    @rule(data=st.data(), acks=st.sampled_from([True, True, False]))
     def end_a_claim(self, data: st.DataObject, acks: bool) -> None:  # noqa: FBT001
         claim_id = data.draw(st.sampled_from(sorted(self.claims)))
         task, uids, deadline_s = self.claims[claim_id]
@@ -310,6 +313,10 @@ class ControlPlaneMachine(RuleBasedStateMachine):
                 for uid in uids:
                     self.rows[uid].state[task] = "free"
 
+    @property
+    def promised(self) -> int:
+        return sum(n for _, n in self.room)
+
     # -- what always holds ----------------------------------------------------------------------
 
     def could_be_served(self, waiting: Waiting) -> bool:
@@ -339,7 +346,7 @@ class ControlPlaneMachine(RuleBasedStateMachine):
             return
         first_put = min(puts, key=lambda w: w.order)
         assert self.max_rows is not None
-        assert len(self.rows) + sum(self.released) + first_put.n > self.max_rows, "there is room"
+        assert len(self.rows) + self.promised + first_put.n > self.max_rows, "there is room"
         heads: dict[Any, Waiting] = {}
         for waiting in sorted(self.waiting.values(), key=lambda w: w.order):
             if waiting.task:
@@ -347,7 +354,7 @@ class ControlPlaneMachine(RuleBasedStateMachine):
         for waiting in heads.values():
             live = [row for row in self.rows.values() if not row.freeing]
             held = sum(row.state[waiting.task] != "acked" for row in live)
-            can_come = held + sum(self.released)
+            can_come = held + self.promised
             stuck = can_come < waiting.n and held + first_put.n > self.max_rows
             assert not stuck, f"{first_put} and {waiting} wait for each other"
 
@@ -358,7 +365,7 @@ class ControlPlaneMachine(RuleBasedStateMachine):
         status = self.plane.status(now_s=self.now_s)["train"]
         live = [row for row in self.rows.values() if not row.freeing]
         assert status["rows"] == len(live)
-        for task in TASKS:
+        for task in self.tasks:
             for state in ("free", "claimed", "acked"):
                 expected = sum(row.state[task] == state for row in live)
                 assert status["tasks"][task][state] == expected
@@ -368,9 +375,16 @@ class ControlPlaneMachine(RuleBasedStateMachine):
 
 
 class QuotaMachine(ControlPlaneMachine):
-    """The same with room for 7 rows, puts of up to 5 and claims of up to 6."""
+    """One task, room for 7 rows, puts of up to 5 and claims of up to 6."""
 
+    tasks = ("a",)
     max_rows = 7
+
+
+class TwoTaskQuotaMachine(ControlPlaneMachine):
+    """Rows are freed by two tasks, each of which can hold them."""
+
+    max_rows = 8
 
 
 _SETTINGS = settings(
@@ -383,3 +397,5 @@ TestControlPlane = ControlPlaneMachine.TestCase
 TestControlPlane.settings = _SETTINGS
 TestQuota = QuotaMachine.TestCase
 TestQuota.settings = _SETTINGS
+TestTwoTaskQuota = TwoTaskQuotaMachine.TestCase
+TestTwoTaskQuota.settings = _SETTINGS

@@ -128,7 +128,7 @@ def test_ints_turn_into_floats_when_a_float_comes() -> None:
 def test_an_unknown_tag_names_near_ones() -> None:
     table = _table()
     table.set("policy_version", _rows(1), tag_values("policy_version", 1, 1))
-    with pytest.raises(UnknownTag, match="'policy_versoin' in partition 'train'.*policy_version"):
+    with pytest.raises(UnknownTag, match=r"'policy_versoin' in partition 'train'.*policy_version"):
         table.column("policy_versoin")
 
 

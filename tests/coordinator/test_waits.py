@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from conftest import Driver
 
 
-# -- cells ------------------------------------------------------------------------------------------
+# -- cells ----------------------------------------------------------------------------------------
 
 
 def test_a_wait_for_cells_that_are_there_is_answered_at_once(driver: Driver) -> None:
@@ -91,7 +91,7 @@ def test_a_cancelled_wait_is_not_answered(driver: Driver) -> None:
     assert driver.answers == {}
 
 
-# -- selects ----------------------------------------------------------------------------------------
+# -- selects --------------------------------------------------------------------------------------
 
 
 def test_the_latest_weights_are_looked_up_and_stay(driver: Driver) -> None:

@@ -248,6 +248,11 @@ class AsyncClient:
         """See `Client.stats`."""
         return self._ops.traffic.report()
 
+    def wire_bytes(self) -> dict[str, int]:
+        """See `Client.wire_bytes`."""
+        count = self._channel.wire_bytes
+        return {"sent": count.sent, "received": count.received}
+
     async def close(self) -> None:
         """See `Client.close`."""
         self._ops.close()

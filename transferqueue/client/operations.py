@@ -431,7 +431,8 @@ class Operations:
                 timeout_s=timeout_s,
             )
             try:
-                return state_of(await self.get_columns(handle, timeout_s=timeout_s))
+                # timeout_s is how long to wait for a version; moving it has the usual deadline.
+                return state_of(await self.get_columns(handle))
             except RowsGone:
                 continue  # replaced by a newer one between the two steps
 

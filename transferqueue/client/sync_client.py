@@ -259,7 +259,7 @@ class Client:
         timeout_s: float | None = None,
     ) -> Weights:
         """Weights that were published: the newest, one version, or the newest above
-        ``newer_than``. Waits for it; ``NotReady`` at the deadline."""
+        ``newer_than``. Waits for it at most ``timeout_s`` (0: not at all), then ``NotReady``."""
         return self._run(
             self._ops.fetch(name, version=version, newer_than=newer_than, timeout_s=timeout_s)
         )
@@ -277,6 +277,12 @@ class Client:
     def stats(self) -> dict[str, dict[str, int]]:
         """Bytes and rows that this client put and got, by field."""
         return self._ops.traffic.report()
+
+    def wire_bytes(self) -> dict[str, int]:
+        """Bytes of every message that this client sent and received, headers included. What it
+        reads and writes in mapped memory goes through no socket and is not in it."""
+        count = self._channels.wire_bytes
+        return {"sent": count.sent, "received": count.received}
 
     def close(self) -> None:
         """Close the sockets. Idempotent; tensors that were got stay valid."""

@@ -16,7 +16,13 @@ import zmq
 from transferqueue.errors import Closed, ConfigError
 from transferqueue.net.calls import ASK_AGAIN_S, CANCEL, RESUME, Call, Outcome
 from transferqueue.net.pending import PendingCalls
-from transferqueue.net.sockets import connect_dealer, descriptor, receive_or_none, send_or_drop
+from transferqueue.net.sockets import (
+    WireBytes,
+    connect_dealer,
+    descriptor,
+    receive_or_none,
+    send_or_drop,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +44,7 @@ class AsyncChannel:
     def __init__(self, keys: ClientKeys | None = None) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._keys = keys
+        self.wire_bytes = WireBytes()
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._waiting: dict[int, _Exchange] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -79,15 +86,15 @@ class AsyncChannel:
         if self._closed:
             return
         for call in exchange.pending.unsettled():
-            send_or_drop(self._socket(call.endpoint), call.control(op))
+            send_or_drop(self._socket(call.endpoint), call.control(op), self.wire_bytes)
             self._look_again(call.endpoint)
 
     def _send(self, call: Call) -> None:
         """Send on the peer's socket, or on a new one where that has been refused for good."""
         message = call.message()
-        if not send_or_drop(self._socket(call.endpoint), message):
+        if not send_or_drop(self._socket(call.endpoint), message, self.wire_bytes):
             self._forget(call.endpoint)
-            send_or_drop(self._socket(call.endpoint), message)
+            send_or_drop(self._socket(call.endpoint), message, self.wire_bytes)
         self._look_again(call.endpoint)
 
     def _look_again(self, endpoint: str) -> None:
@@ -97,12 +104,14 @@ class AsyncChannel:
 
     def _receive(self, endpoint: str) -> None:
         socket = self._sockets.get(endpoint)
-        while socket is not None and (message := receive_or_none(socket)) is not None:
+        while (
+            socket is not None and (message := receive_or_none(socket, self.wire_bytes)) is not None
+        ):
             exchange = self._waiting.get(message.request_id)
             if exchange is None:
                 continue  # given up
             for call in exchange.pending.settle(message):
-                send_or_drop(socket, call.message())
+                send_or_drop(socket, call.message(), self.wire_bytes)
             exchange.progress.set()
 
     def _socket(self, endpoint: str) -> zmq.Socket[bytes]:

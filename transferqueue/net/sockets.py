@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zmq
@@ -61,20 +62,33 @@ def milliseconds(wait_s: float) -> int:
     return max(0, math.ceil(wait_s * 1000))
 
 
-def send_or_drop(socket: zmq.Socket[bytes], message: Message) -> bool:
+@dataclass(slots=True)
+class WireBytes:
+    """Bytes of all messages that went through some sockets, headers and payload."""
+
+    sent: int = 0
+    received: int = 0
+
+
+def send_or_drop(
+    socket: zmq.Socket[bytes], message: Message, count: WireBytes | None = None
+) -> bool:
     """Send without ever waiting; whether it was taken.
 
     Queues are unbounded, so a DEALER refuses a message only when it has no connection left: its
     peer refused its key, and libzmq does not try again.
     """
+    frames = encode_message(message)
     try:
-        socket.send_multipart(encode_message(message), zmq.DONTWAIT, copy=False)
+        socket.send_multipart(frames, zmq.DONTWAIT, copy=False)
     except zmq.Again:
         return False
+    if count is not None:
+        count.sent += sum(memoryview(frame).nbytes for frame in frames)
     return True
 
 
-def receive_or_none(socket: zmq.Socket[bytes]) -> Message | None:
+def receive_or_none(socket: zmq.Socket[bytes], count: WireBytes | None = None) -> Message | None:
     """The next message that has arrived at a DEALER; what is not ours is passed over.
 
     Only a peer of another version sends such a thing; the deadline of the call tells.
@@ -84,6 +98,8 @@ def receive_or_none(socket: zmq.Socket[bytes]) -> Message | None:
             frames = socket.recv_multipart(zmq.DONTWAIT, copy=False)
         except zmq.Again:
             return None
+        if count is not None:
+            count.received += sum(len(frame) for frame in frames)
         try:
             return decode_message([frame.buffer for frame in frames])
         except WireError:

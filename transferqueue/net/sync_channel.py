@@ -16,6 +16,7 @@ from transferqueue.errors import Closed, ConfigError
 from transferqueue.net.calls import ASK_AGAIN_S, CANCEL, RESUME, Call, Outcome
 from transferqueue.net.pending import PendingCalls
 from transferqueue.net.sockets import (
+    WireBytes,
     connect_dealer,
     milliseconds,
     receive_or_none,
@@ -46,9 +47,13 @@ class SyncChannel:
     """One DEALER a peer, used by one thread at a time (`SyncChannelPool` sees to that)."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], keys: ClientKeys | None = None
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        keys: ClientKeys | None = None,
+        count: WireBytes | None = None,
     ) -> None:
         self._context = context
+        self._count = count
         self._keys = keys
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
 
@@ -94,19 +99,19 @@ class SyncChannel:
 
     def _receive(self, socket: zmq.Socket[bytes], pending: PendingCalls) -> None:
         """Settle what has arrived; answers to calls that were given up are dropped here."""
-        while (message := receive_or_none(socket)) is not None:
+        while (message := receive_or_none(socket, self._count)) is not None:
             for call in pending.settle(message):
-                send_or_drop(socket, call.message())
+                send_or_drop(socket, call.message(), self._count)
 
     def _send(self, call: Call) -> None:
         """Send on the peer's socket, or on a new one where that has been refused for good."""
         message = call.message()
-        if not send_or_drop(self._socket(call.endpoint), message):
+        if not send_or_drop(self._socket(call.endpoint), message, self._count):
             self._sockets.pop(call.endpoint).close()
-            send_or_drop(self._socket(call.endpoint), message)
+            send_or_drop(self._socket(call.endpoint), message, self._count)
 
     def _send_control(self, call: Call, op: str) -> None:
-        send_or_drop(self._socket(call.endpoint), call.control(op))
+        send_or_drop(self._socket(call.endpoint), call.control(op), self._count)
 
     def _cancel(self, pending: PendingCalls) -> None:
         for call in pending.unsettled():
@@ -138,6 +143,7 @@ class SyncChannelPool:
     def __init__(self, keys: ClientKeys | None = None) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._keys = keys
+        self.wire_bytes = WireBytes()
         self._lock = threading.Lock()
         self._idle: list[SyncChannel] = []
         self._closed = False
@@ -152,7 +158,11 @@ class SyncChannelPool:
         with self._lock:
             if self._closed:
                 raise Closed("the client")
-            channel = self._idle.pop() if self._idle else SyncChannel(self._context, self._keys)
+            channel = (
+                self._idle.pop()
+                if self._idle
+                else SyncChannel(self._context, self._keys, self.wire_bytes)
+            )
         try:
             yield channel
         finally:
