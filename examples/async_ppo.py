@@ -212,7 +212,6 @@ def train(options: Options, recipe: Recipe, weights: Path) -> None:
         controller_bytes=wire["sent"] + wire["received"],
         handle_bytes=driver.handle_bytes,
         num_steps=options.steps,
-        weights_bytes=weights_fetched(traffic),
     )
     print(f"curves: {options.out / 'curves.png'}   metrics: {options.metrics}")
 
@@ -224,16 +223,6 @@ def fetched_by_stage(actors: dict[str, Any]) -> dict[str, int]:
         name: sum(field["got_bytes"] for field in report["fields"].values())
         for name, report in zip(actors, reports, strict=True)
     }
-
-
-def weights_fetched(traffic: dict[str, Any]) -> int:
-    """Of all bytes fetched, those of model weights: fields with a dot in their name."""
-    return sum(
-        field["got_bytes"]
-        for report in traffic.values()
-        for name, field in report["fields"].items()
-        if "." in name
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

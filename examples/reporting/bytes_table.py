@@ -18,6 +18,9 @@ class StageTraffic:
 
     name: str
     fetched_bytes: int
+    """Of batch columns."""
+    weights_bytes: int
+    """Of model weights, fetched too."""
     stored_bytes: int
     whole_batch_bytes: int
     """What it would have received had each of its calls been handed the batch as it was then."""
@@ -39,12 +42,20 @@ def stage_traffic(
     return [
         StageTraffic(
             name=name,
-            fetched_bytes=sum(field["got_bytes"] for field in report["fields"].values()),
-            stored_bytes=sum(field["put_bytes"] for field in report["fields"].values()),
+            fetched_bytes=_total(report, "got_bytes", of_weights=False),
+            weights_bytes=_total(report, "got_bytes", of_weights=True),
+            stored_bytes=_total(report, "put_bytes", of_weights=False),
             whole_batch_bytes=whole[name],
         )
         for name, report in reports.items()
     ]
+
+
+def _total(report: Mapping[str, Any], counter: str, *, of_weights: bool) -> int:
+    """Sum of a counter over batch columns, or over weights: their fields have dotted names."""
+    return sum(
+        field[counter] for name, field in report["fields"].items() if ("." in name) == of_weights
+    )
 
 
 def _bytes_per_row(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -71,25 +82,30 @@ def print_bytes_table(
     controller_bytes: int,
     handle_bytes: int,
     num_steps: int,
-    weights_bytes: int,
 ) -> None:
     """The closing table of a run."""
     table = Table(title="Bytes moved (MiB)", title_justify="left")
-    for heading in ("process", "fetched", "stored", "whole-batch hand-off", "ratio"):
+    headings = ("process", "fetched", "whole-batch hand-off", "ratio", "stored", "weights fetched")
+    for heading in headings:
         table.add_column(heading, justify="left" if heading == "process" else "right")
     for stage in stages:
         table.add_row(
             stage.name,
             f"{stage.fetched_bytes / MIB:.1f}",
+            f"{stage.whole_batch_bytes / MIB:.1f}" if stage.whole_batch_bytes else "",
+            f"{stage.whole_batch_bytes / stage.fetched_bytes:.1f} x"
+            if stage.whole_batch_bytes
+            else "",
             f"{stage.stored_bytes / MIB:.1f}",
-            f"{stage.whole_batch_bytes / MIB:.1f}",
-            f"{stage.whole_batch_bytes / stage.fetched_bytes:.1f} x" if stage.fetched_bytes else "",
+            f"{stage.weights_bytes / MIB:.1f}" if stage.weights_bytes else "",
         )
-    fetched = sum(stage.fetched_bytes for stage in stages)
-    whole = sum(stage.whole_batch_bytes for stage in stages)
+    handed = [stage for stage in stages if stage.whole_batch_bytes]
+    fetched = sum(stage.fetched_bytes for stage in handed)
+    whole = sum(stage.whole_batch_bytes for stage in handed)
     table.add_section()
-    table.add_row("all", f"{fetched / MIB:.1f}", "", f"{whole / MIB:.1f}", f"{whole / fetched:.1f} x")
-    table.add_row("of that weights", f"{weights_bytes / MIB:.1f}", "", "", "")
+    table.add_row(
+        "all but rollouts", f"{fetched / MIB:.1f}", f"{whole / MIB:.1f}", f"{whole / fetched:.1f} x"
+    )
     console = Console()
     console.print(table)
     through = controller_bytes + handle_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.client.claims import AsyncClaim, PendingClaim
-from transferqueue.client.operations import DEFAULT_PARTITION, Operations
+from transferqueue.client.data_operations import DEFAULT_PARTITION
 from transferqueue.coordinator.policy import PartitionPolicy
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from tensordict import TensorDict
 
+    from transferqueue.client.operations import Operations
     from transferqueue.client.weights import Weights
     from transferqueue.coordinator.predicate import Predicate
     from transferqueue.coordinator.samplers import Sampler
@@ -48,7 +49,7 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> BatchHandle:
         """See `Client.put`."""
-        return await self._ops.put(
+        return await self._ops.data.put(
             columns,
             handle=handle,
             partition=partition,
@@ -67,7 +68,9 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> TensorDict:
         """See `Client.get`."""
-        return await self._ops.get(handle, fields=fields, optional=optional, timeout_s=timeout_s)
+        return await self._ops.data.get(
+            handle, fields=fields, optional=optional, timeout_s=timeout_s
+        )
 
     async def get_columns(
         self,
@@ -78,7 +81,7 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
         """See `Client.get_columns`."""
-        return await self._ops.get_columns(
+        return await self._ops.data.get_columns(
             handle, fields=fields, optional=optional, timeout_s=timeout_s
         )
 
@@ -90,13 +93,13 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> int:
         """See `Client.clear`."""
-        return await self._ops.clear(handle, partition=partition, timeout_s=timeout_s)
+        return await self._ops.data.clear(handle, partition=partition, timeout_s=timeout_s)
 
     async def create_partition(
         self, partition: str, *, timeout_s: float | None = None, **policy: Any
     ) -> None:
         """See `Client.create_partition`."""
-        await self._ops.create_partition(
+        await self._ops.control.create_partition(
             partition, PartitionPolicy.from_plain(policy), timeout_s=timeout_s
         )
 
@@ -117,7 +120,7 @@ class AsyncClient:
         """See `Client.claim`. ``async with client.claim(…) as claim``, or ``await`` it."""
 
         async def claiming() -> AsyncClaim:
-            granted = await self._ops.claim(
+            granted = await self._ops.control.claim(
                 task=task,
                 fields=fields,
                 n=n,
@@ -171,7 +174,7 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> BatchHandle:
         """See `Client.wait`."""
-        return await self._ops.wait(handle, fields=fields, timeout_s=timeout_s)
+        return await self._ops.control.wait(handle, fields=fields, timeout_s=timeout_s)
 
     async def select(
         self,
@@ -186,7 +189,7 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> BatchHandle:
         """See `Client.select`."""
-        return await self._ops.select(
+        return await self._ops.control.select(
             partition,
             where=where,
             fields=fields,
@@ -201,13 +204,13 @@ class AsyncClient:
         self, handle: BatchHandle, tags: Mapping[str, Any], *, timeout_s: float | None = None
     ) -> None:
         """See `Client.update_tags`."""
-        await self._ops.update_tags(handle, tags, timeout_s=timeout_s)
+        await self._ops.control.update_tags(handle, tags, timeout_s=timeout_s)
 
     async def advance_policy(
         self, version: int, *, partition: str | None = None, timeout_s: float | None = None
     ) -> None:
         """See `Client.advance_policy`."""
-        await self._ops.advance_policy(version, partition=partition, timeout_s=timeout_s)
+        await self._ops.control.advance_policy(version, partition=partition, timeout_s=timeout_s)
 
     async def publish(
         self,
@@ -219,7 +222,9 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> None:
         """See `Client.publish`."""
-        await self._ops.publish(name, state_dict, version=version, keep=keep, timeout_s=timeout_s)
+        await self._ops.weights.publish(
+            name, state_dict, version=version, keep=keep, timeout_s=timeout_s
+        )
 
     async def fetch(
         self,
@@ -230,23 +235,23 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> Weights:
         """See `Client.fetch`."""
-        return await self._ops.fetch(
+        return await self._ops.weights.fetch(
             name, version=version, newer_than=newer_than, timeout_s=timeout_s
         )
 
     async def status(self, *, timeout_s: float | None = None) -> dict[str, Any]:
         """See `Client.status`."""
-        return await self._ops.status(timeout_s=timeout_s)
+        return await self._ops.control.status(timeout_s=timeout_s)
 
     async def held(
         self, *, partition: str | None = None, timeout_s: float | None = None
     ) -> dict[str, Any]:
         """See `Client.held`."""
-        return await self._ops.held(partition=partition, timeout_s=timeout_s)
+        return await self._ops.control.held(partition=partition, timeout_s=timeout_s)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """See `Client.stats`."""
-        return self._ops.traffic.report()
+        return self._ops.data.traffic.report()
 
     def wire_bytes(self) -> dict[str, int]:
         """See `Client.wire_bytes`."""

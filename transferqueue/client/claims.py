@@ -84,17 +84,17 @@ class Claim(_Claim):
 
     def ack(self) -> None:
         """The task has consumed the samples. LeaseExpired when the lease ended before."""
-        self._client._run(self._client._ops.ack(self.claim_id))
+        self._client._run(self._client._ops.control.ack(self.claim_id))
         self._ended = True
 
     def give_back(self) -> None:
         """Let another claim of the task have the samples, now."""
-        self._client._run(self._client._ops.give_back(self.claim_id))
+        self._client._run(self._client._ops.control.give_back(self.claim_id))
         self._ended = True
 
     def extend(self, lease_s: float) -> float:
         """Hold the samples for ``lease_s`` seconds from now on; returns the seconds granted."""
-        return self._client._run(self._client._ops.extend(self.claim_id, lease_s))
+        return self._client._run(self._client._ops.control.extend(self.claim_id, lease_s))
 
     def __enter__(self) -> Claim:
         return self
@@ -129,17 +129,17 @@ class AsyncClaim(_Claim):
 
     async def ack(self) -> None:
         """See `Claim.ack`."""
-        await self._client._ops.ack(self.claim_id)
+        await self._client._ops.control.ack(self.claim_id)
         self._ended = True
 
     async def give_back(self) -> None:
         """See `Claim.give_back`."""
-        await self._client._ops.give_back(self.claim_id)
+        await self._client._ops.control.give_back(self.claim_id)
         self._ended = True
 
     async def extend(self, lease_s: float) -> float:
         """See `Claim.extend`."""
-        return await self._client._ops.extend(self.claim_id, lease_s)
+        return await self._client._ops.control.extend(self.claim_id, lease_s)
 
     async def __aenter__(self) -> AsyncClaim:
         return self

@@ -27,7 +27,8 @@ def columns_of(columns: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 def _leaves(tensordict: Any) -> dict[str, Any]:
     """The entries of a TensorDict. ``get`` keeps a non-tensor entry whole."""
-    return {name: tensordict.get(name) for name in tensordict.keys()}
+    names = tensordict.keys()  # iterating the TensorDict itself gives rows
+    return {name: tensordict.get(name) for name in names}
 
 
 def names_of(argument: str, names: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from transferqueue.client.claims import Claim
-from transferqueue.client.operations import DEFAULT_PARTITION, Operations
+from transferqueue.client.data_operations import DEFAULT_PARTITION
 from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.net.sync_channel import run_blocking
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tensordict import TensorDict
 
+    from transferqueue.client.operations import Operations
     from transferqueue.client.weights import Weights
     from transferqueue.coordinator.predicate import Predicate
     from transferqueue.coordinator.samplers import Sampler
@@ -68,7 +69,7 @@ class Client:
         no space within the deadline (``StorageFull``) leave nothing behind.
         """
         return self._run(
-            self._ops.put(
+            self._ops.data.put(
                 columns,
                 handle=handle,
                 partition=partition,
@@ -97,7 +98,7 @@ class Client:
         that were cleared.
         """
         return self._run(
-            self._ops.get(handle, fields=fields, optional=optional, timeout_s=timeout_s)
+            self._ops.data.get(handle, fields=fields, optional=optional, timeout_s=timeout_s)
         )
 
     def get_columns(
@@ -111,7 +112,9 @@ class Client:
         """As `get`, as a dict of exactly what was put: tensors, jagged tensors, numpy arrays, and
         object columns as one-dimensional object arrays."""
         return self._run(
-            self._ops.get_columns(handle, fields=fields, optional=optional, timeout_s=timeout_s)
+            self._ops.data.get_columns(
+                handle, fields=fields, optional=optional, timeout_s=timeout_s
+            )
         )
 
     def clear(
@@ -126,7 +129,7 @@ class Client:
         At once for readers: a later get raises ``RowsGone``. Samples that are not there any more
         are passed over.
         """
-        return self._run(self._ops.clear(handle, partition=partition, timeout_s=timeout_s))
+        return self._run(self._ops.data.clear(handle, partition=partition, timeout_s=timeout_s))
 
     def create_partition(
         self, partition: str, *, timeout_s: float | None = None, **policy: Any
@@ -140,7 +143,7 @@ class Client:
         takes any task.
         """
         self._run(
-            self._ops.create_partition(
+            self._ops.control.create_partition(
                 partition, PartitionPolicy.from_plain(policy), timeout_s=timeout_s
             )
         )
@@ -169,7 +172,7 @@ class Client:
         return Claim(
             self,
             self._run(
-                self._ops.claim(
+                self._ops.control.claim(
                     task=task,
                     fields=fields,
                     n=n,
@@ -195,7 +198,7 @@ class Client:
 
         ``NotReady`` at the deadline counts the samples that lack each field.
         """
-        return self._run(self._ops.wait(handle, fields=fields, timeout_s=timeout_s))
+        return self._run(self._ops.control.wait(handle, fields=fields, timeout_s=timeout_s))
 
     def select(
         self,
@@ -212,7 +215,7 @@ class Client:
         """Look samples up by their tags without taking them: the first ``n`` that have ``fields``
         and match ``where``, ordered by a tag (else by arrival). ``min_rows``: wait for as many."""
         return self._run(
-            self._ops.select(
+            self._ops.control.select(
                 partition,
                 where=where,
                 fields=fields,
@@ -228,13 +231,15 @@ class Client:
         self, handle: BatchHandle, tags: Mapping[str, Any], *, timeout_s: float | None = None
     ) -> None:
         """Set tags of samples: name to one value for all, or one a row."""
-        self._run(self._ops.update_tags(handle, tags, timeout_s=timeout_s))
+        self._run(self._ops.control.update_tags(handle, tags, timeout_s=timeout_s))
 
     def advance_policy(
         self, version: int, *, partition: str | None = None, timeout_s: float | None = None
     ) -> None:
         """Say that policy ``version`` exists: partitions with ``max_staleness`` measure from it."""
-        self._run(self._ops.advance_policy(version, partition=partition, timeout_s=timeout_s))
+        self._run(
+            self._ops.control.advance_policy(version, partition=partition, timeout_s=timeout_s)
+        )
 
     def publish(
         self,
@@ -247,7 +252,9 @@ class Client:
     ) -> None:
         """Store a version of a model's weights; the ``keep`` newest versions stay."""
         self._run(
-            self._ops.publish(name, state_dict, version=version, keep=keep, timeout_s=timeout_s)
+            self._ops.weights.publish(
+                name, state_dict, version=version, keep=keep, timeout_s=timeout_s
+            )
         )
 
     def fetch(
@@ -261,22 +268,24 @@ class Client:
         """Weights that were published: the newest, one version, or the newest above
         ``newer_than``. Waits for it at most ``timeout_s`` (0: not at all), then ``NotReady``."""
         return self._run(
-            self._ops.fetch(name, version=version, newer_than=newer_than, timeout_s=timeout_s)
+            self._ops.weights.fetch(
+                name, version=version, newer_than=newer_than, timeout_s=timeout_s
+            )
         )
 
     def status(self, *, timeout_s: float | None = None) -> dict[str, Any]:
         """What the coordinator and each shard hold and do, as plain values."""
-        return self._run(self._ops.status(timeout_s=timeout_s))
+        return self._run(self._ops.control.status(timeout_s=timeout_s))
 
     def held(
         self, *, partition: str | None = None, timeout_s: float | None = None
     ) -> dict[str, Any]:
         """What is held and by whom: rows and bytes by field, task and age."""
-        return self._run(self._ops.held(partition=partition, timeout_s=timeout_s))
+        return self._run(self._ops.control.held(partition=partition, timeout_s=timeout_s))
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Bytes and rows that this client put and got, by field."""
-        return self._ops.traffic.report()
+        return self._ops.data.traffic.report()
 
     def wire_bytes(self) -> dict[str, int]:
         """Bytes of every message that this client sent and received, headers included. What it

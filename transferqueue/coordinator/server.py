@@ -8,31 +8,26 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.coordinator.answers import answer_message, spec_from_wire
 from transferqueue.coordinator.control_plane import ControlPlane
 from transferqueue.coordinator.effects import (
-    Admitted,
-    CellsReady,
     Effect,
     FreeRows,
     Grant,
     Refuse,
-    Selection,
 )
-from transferqueue.coordinator.effects import Reply as Answer
 from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.errors import ClaimError, UnknownClaim
-from transferqueue.fields import FieldSpec
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.format import VERSION, Message
-from transferqueue.wire.tags import read_tags, write_tags
+from transferqueue.wire.tags import read_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from transferqueue.coordinator.specs import Spec
     from transferqueue.net.keys import ServiceKeys
 
 MAX_IDLE_S = 1.0
@@ -145,7 +140,7 @@ class CoordinatorServer:
             else:
                 if isinstance(effect.payload, Grant):
                     self._granted.note(request.key, effect.payload.claim_id)
-                self._server.reply(request, _answer(effect))
+                self._server.reply(request, answer_message(effect.payload))
 
     def _order_free(self, effect: FreeRows) -> None:
         shard = self._shards.get(effect.slot)
@@ -250,7 +245,7 @@ class CoordinatorServer:
             slot=slot,
             partition=partition,
             uids=uids,
-            fields={str(name): _spec_in(spec) for name, spec in body["fields"].items()},
+            fields={str(name): spec_from_wire(spec) for name, spec in body["fields"].items()},
             tags=read_tags(body["tags"], arrays),
             nbytes=body["nbytes"],
         )
@@ -390,45 +385,8 @@ def _key(waiter_id: object) -> tuple[bytes, int]:
     return waiter_id
 
 
-def _spec_in(plain: object) -> Spec:
-    """A field spec of the wire, as the table keeps it."""
-    spec = FieldSpec.from_wire(plain)
-    return spec.dtype, spec.shape, spec.ragged_dim, spec.kind.value
-
-
-def _specs_out(specs: Mapping[str, Spec]) -> dict[str, Any]:
-    """Inverse of `_spec_in`, for the fields of an answer."""
-    return {name: list(spec) for name, spec in specs.items()}
-
-
 def _claim_id(request: Request) -> int:
     claim_id = request.body["claim_id"]
     if not isinstance(claim_id, int):
         raise UnknownClaim(claim_id)
     return claim_id
-
-
-def _answer(answer: Answer) -> Reply:
-    payload = answer.payload
-    arrays = ArrayWriter()
-    if isinstance(payload, Grant):
-        body: dict[str, Any] = {
-            "claim_id": payload.claim_id,
-            "partition": payload.partition,
-            "uids": arrays.add(payload.uids),
-            "fields": _specs_out(payload.fields),
-            "tags": write_tags(payload.tags, arrays),
-            "deliveries": arrays.add(payload.deliveries),
-            "lease_s": payload.lease_s,
-        }
-    elif isinstance(payload, Selection):
-        body = {
-            "uids": arrays.add(payload.uids),
-            "fields": _specs_out(payload.fields),
-            "tags": write_tags(payload.tags, arrays),
-        }
-    elif isinstance(payload, CellsReady):
-        body = {"fields": _specs_out(payload.fields)}
-    elif isinstance(payload, Admitted):
-        body = {"num_rows": payload.num_rows, "num_bytes": payload.num_bytes}
-    return Reply(body=body, frames=arrays.frames)

@@ -1,0 +1,39 @@
+"""What the README shows works as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def block(name: str) -> str:
+    """The code between the README's markers of that name."""
+    text = (ROOT / "README.md").read_text()
+    match = re.search(rf"<!-- ci:{name} -->\n```\w+\n(.*?)```\n<!-- ci -->", text, re.DOTALL)
+    assert match, name
+    return match[1]
+
+
+def test_the_quick_start_runs_as_it_is_printed() -> None:
+    code = block("quickstart")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 17
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_command_is_one_line_that_makes_its_own_environment() -> None:
+    for name in ("main", "test"):
+        command = block(name).strip()
+        assert "\n" not in command
+        assert command.startswith("python3 -m venv .venv && ")
+
+
+def test_every_picture_is_there() -> None:
+    for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text()):
+        assert (ROOT / path).is_file(), path
