@@ -14,7 +14,6 @@ the partition's ``max_staleness``, which drops what grew too old all the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +22,8 @@ import numpy as np
 from controller.pacing import PromptPacing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     import transferqueue as tq
 
 PROMPTS = "prompts"
@@ -243,5 +244,3 @@ class AsyncPpoDriver:
 def _columns(prompts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Rows as columns: name -> one object a row."""
     return {name: [prompt[name] for prompt in prompts] for name in prompts[0]}
-
-

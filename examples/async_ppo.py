@@ -15,11 +15,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import torch
@@ -41,6 +40,9 @@ from examples.tiny.recipe import Recipe, role_factories, warm_up_to_file
 from examples.tiny.tasks import TASKS
 from workers.ray_roles import RayRoles, start_role
 from workers.stage_runner import StageLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 NUM_ROLLOUTS = 2
 BUDGET_BYTES = 256 << 20
@@ -149,9 +151,7 @@ def start_streaming(actors: dict[str, Any], recipe: Recipe) -> list[Any]:
         actor.serve.remote("rollout", "generate_sequences", rollout, WEIGHTS) for actor in rollouts
     ]
     started.append(actors["reward"].serve.remote("reward", "compute_scores", reward))
-    started.append(
-        actors["reference"].serve.remote("reference", "compute_ref_log_prob", reference)
-    )
+    started.append(actors["reference"].serve.remote("reference", "compute_ref_log_prob", reference))
     ray.get(started)
     return [*rollouts, actors["reward"], actors["reference"]]
 

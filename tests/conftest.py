@@ -7,14 +7,17 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 import zmq
 
 from transferqueue.config import runtime_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 GRACE_S = 3.0
 """Reaping a closed socket or an ended process takes a moment."""
@@ -45,9 +48,7 @@ def _arena_files() -> Counter[str]:
 def _held() -> dict[str, Counter[str]]:
     return {
         "thread": Counter(thread.name for thread in threading.enumerate()),
-        "process": Counter(
-            str(child.pid) for child in psutil.Process().children(recursive=True)
-        ),
+        "process": Counter(str(child.pid) for child in psutil.Process().children(recursive=True)),
         "file descriptor": _open_files(),
         "arena file": _arena_files(),
     }

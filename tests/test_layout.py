@@ -6,14 +6,17 @@ import ast
 import inspect
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import transferqueue as tq
 from transferqueue.client.async_client import AsyncClient
 from transferqueue.client.sync_client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("transferqueue", "workers", "controller")

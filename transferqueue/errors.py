@@ -32,6 +32,10 @@
     │   ├── RowsGone                    rows were cleared
     │   └── RowsLost                    rows were on a shard that is gone for good
     ├── FieldExists                     a cell is written once
+    ├── WrongOutput                     a dispatched method returned what it does not declare
+    │   ├── UndeclaredWrite
+    │   ├── WriteMissing
+    │   └── WrongRowCount
     ├── ClaimError
     │   ├── LeaseExpired                too late: the samples may be with someone else
     │   ├── AlreadyAcked
@@ -382,6 +386,54 @@ class FieldExists(TransferQueueError):
         return (
             f"field {field!r} is already there for {num_rows} of the rows ({_uids(uids)}); "
             f"pass overwrite=True to write a new version."
+        )
+
+
+class WrongOutput(TransferQueueError):
+    """What a dispatched method returned is not what it declares. Its rank stored nothing of it.
+    ``args``: the message."""
+
+
+class UndeclaredWrite(WrongOutput):
+    """A column that the method does not declare to write."""
+
+    def __init__(self, method: str, rank: int, field: str, declared: Sequence[str]) -> None:
+        super().__init__(method, rank, field, list(declared))
+
+    def __str__(self) -> str:
+        method, rank, field, declared = self.args
+        return (
+            f"{method} on rank {rank} returned a column {field!r}, which it does not declare "
+            f"(writes={declared}){_did_you_mean(near_names(field, declared))}; add it to writes, "
+            f"or leave it out. Nothing was stored by this rank."
+        )
+
+
+class WriteMissing(WrongOutput):
+    """Declared columns that the method did not return."""
+
+    def __init__(self, method: str, rank: int, fields: Sequence[str], got: Sequence[str]) -> None:
+        super().__init__(method, rank, list(fields), list(got))
+
+    def __str__(self) -> str:
+        method, rank, fields, got = self.args
+        return (
+            f"{method} on rank {rank} returned no {', '.join(map(repr, fields))}, which it "
+            f"declares to write; it returned {got}. Nothing was stored by this rank."
+        )
+
+
+class WrongRowCount(WrongOutput):
+    """A column with another number of rows than the method was given."""
+
+    def __init__(self, method: str, rank: int, field: str, expected: int, got: int) -> None:
+        super().__init__(method, rank, field, expected, got)
+
+    def __str__(self) -> str:
+        method, rank, field, expected, got = self.args
+        return (
+            f"{method} on rank {rank} was given {expected} rows and returned {got} of {field!r}; "
+            f"a written column has one value for each row given. Nothing was stored by this rank."
         )
 
 

@@ -32,9 +32,7 @@ class RoleActor:
 
         torch.set_num_threads(num_threads)
         self._client = tq.connect(address)
-        self._runners = {
-            name: StageRunner(role, self._client) for name, role in factory().items()
-        }
+        self._runners = {name: StageRunner(role, self._client) for name, role in factory().items()}
         self._stop = threading.Event()
         self._loop: threading.Thread | None = None
         self._failure: BaseException | None = None

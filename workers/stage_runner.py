@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from workers.roles.fields import MethodFields, declared_fields
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable, Mapping
 
     import transferqueue as tq
 

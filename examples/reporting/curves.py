@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib as mpl
+from matplotlib.figure import Figure
 
-from controller.async_ppo import StepReport
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
-mpl.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402 - the backend comes first
+    from controller.async_ppo import StepReport
 
 
 def save_curves(
@@ -23,9 +23,8 @@ def save_curves(
         for report in reports
         if report.held_out_accuracy is not None
     ]
-    figure, (learning, staleness, time) = plt.subplots(
-        3, 1, figsize=(8, 8), sharex=True, height_ratios=[2, 1, 1], layout="constrained"
-    )
+    figure = Figure(figsize=(8, 8), layout="constrained")  # no display, no global state
+    learning, staleness, time = figure.subplots(3, 1, sharex=True, height_ratios=[2, 1, 1])
     learning.plot(steps, [report.reward for report in reports], color="0.6", label="reward")
     learning.plot(*zip(*evaluated, strict=True), "o-", color="C0", label="held-out accuracy")
     learning.axhline(first_accuracy, color="C0", linestyle=":", label="after warm-up")
@@ -50,4 +49,3 @@ def save_curves(
     time.set_xlabel("update")
     time.legend(loc="upper right")
     figure.savefig(path, dpi=120)
-    plt.close(figure)

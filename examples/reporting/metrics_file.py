@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from controller.async_ppo import StepReport
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from controller.async_ppo import StepReport
 
 
 class MetricsFile:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from controller.async_ppo import StepReport
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from controller.async_ppo import StepReport
 
 
 class Progress(Protocol):

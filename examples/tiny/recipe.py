@@ -6,11 +6,9 @@ in a file of the run's folder; from then on weights come through the service.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,7 +18,6 @@ from examples.tiny.evaluation import greedy_accuracy
 from examples.tiny.model import TinyConfig, TinyCritic, TinyTransformer
 from examples.tiny.tasks import Task, make_task, problems
 from examples.tiny.warmup import WarmupConfig, WarmupResult, warm_up
-from workers.ray_roles import RoleFactory
 from workers.roles import (
     Actor,
     ActorConfig,
@@ -34,6 +31,12 @@ from workers.roles import (
 )
 from workers.roles.losses import PolicyClip
 from workers.roles.minibatches import MinibatchPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from workers.ray_roles import RoleFactory
 
 TRAIN_SEED_OFFSET = 1000
 """Keeps the prompts of PPO apart from those of the warm-up."""
@@ -169,9 +172,7 @@ def _optimizer(model: torch.nn.Module, learning_rate: float) -> torch.optim.Opti
     )
 
 
-def role_factories(
-    recipe: Recipe, weights: Path, *, num_rollouts: int
-) -> dict[str, RoleFactory]:
+def role_factories(recipe: Recipe, weights: Path, *, num_rollouts: int) -> dict[str, RoleFactory]:
     """What each process of the run hosts, by the name of the process."""
     rollouts: dict[str, RoleFactory] = {
         f"rollout-{index}": partial(_rollout, recipe, weights, index)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,9 @@ import torch
 
 import transferqueue as tq
 from transferqueue import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +143,8 @@ def test_a_large_put_is_spread_over_the_shards_and_joined_again(client: tq.Clien
     value = torch.randn(64, 40 << 10)
     lengths = torch.arange(1, 65)
     ragged = torch.nested.nested_tensor_from_jagged(
-        torch.arange(int(lengths.sum())), offsets=torch.cat([torch.zeros(1), lengths.cumsum(0)]).long()
+        torch.arange(int(lengths.sum())),
+        offsets=torch.cat([torch.zeros(1), lengths.cumsum(0)]).long(),
     )
     handle = client.put({"x": value, "r": ragged, "o": [str(i) for i in range(64)]})
     assert set((handle.uids >> 48).tolist()) == {0, 1}
@@ -185,7 +188,9 @@ def test_what_was_got_may_be_edited_and_nobody_else_sees_it(client: tq.Client) -
 
 def test_uneven_columns_are_refused_before_anything_is_stored(client: tq.Client) -> None:
     rows_before = client.status()["shards"][0]["rows"]
-    with pytest.raises(errors.RowCountMismatch, match="'y' beside field 'x': expected 4 rows, got 3"):
+    with pytest.raises(
+        errors.RowCountMismatch, match="'y' beside field 'x': expected 4 rows, got 3"
+    ):
         client.put({"x": torch.zeros(4), "y": torch.zeros(3)})
     assert client.status()["shards"][0]["rows"] == rows_before
 

@@ -8,9 +8,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import zmq
@@ -23,6 +22,10 @@ from transferqueue.net.keys import ServiceKeys
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.net.sync_channel import SyncChannelPool
 from transferqueue.wire.format import Message, decode_message, encode_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 class Counter:
@@ -165,18 +168,21 @@ def test_a_mutation_sent_twice_is_carried_out_once_and_answered_twice(ipc: str) 
 
 
 def test_a_question_after_a_request_is_told_its_state(ipc: str) -> None:
-    with running([ipc]) as counter, zmq.Context() as context:
-        with context.socket(zmq.DEALER) as socket:
-            socket.connect(ipc)
+    with (
+        running([ipc]) as counter,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as socket,
+    ):
+        socket.connect(ipc)
 
-            def resume(request_id: int) -> Message:
-                socket.send_multipart(encode_message(Message(op="resume", request_id=request_id)))
-                return decode_message(socket.recv_multipart())
+        def resume(request_id: int) -> Message:
+            socket.send_multipart(encode_message(Message(op="resume", request_id=request_id)))
+            return decode_message(socket.recv_multipart())
 
-            assert resume(9).body == {"state": "unknown"}
-            socket.send_multipart(encode_message(Message(op="park", request_id=9)))
-            wait_until(lambda: counter.parked)
-            assert resume(9).body == {"state": "working"}
+        assert resume(9).body == {"state": "unknown"}
+        socket.send_multipart(encode_message(Message(op="park", request_id=9)))
+        wait_until(lambda: counter.parked)
+        assert resume(9).body == {"state": "working"}
 
 
 def test_a_lost_request_is_sent_again_and_stored_once(
@@ -298,10 +304,10 @@ def test_stray_bytes_on_the_port_do_not_stop_the_next_client(name: str) -> None:
     with running(["tcp://127.0.0.1:0"], keys) as counter:
         endpoint = counter.server.endpoints[0]
         port = int(endpoint.rsplit(":", 1)[1])
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as stray:
-            # Refused, or not listened to any more, while it is still talking.
-            with contextlib.suppress(OSError):
-                stray.sendall(STRAY[name])
+        stray = socket.create_connection(("127.0.0.1", port), timeout=1)
+        # Refused, or not listened to any more, while it is still talking.
+        with contextlib.suppress(OSError), stray:
+            stray.sendall(STRAY[name])
         pool = SyncChannelPool(keys.for_clients())
         raise_first(ask(pool, Call(endpoint=endpoint, op="echo")))
         pool.close()

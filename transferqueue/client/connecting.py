@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,17 +15,15 @@ from transferqueue.config import (
     Transport,
     address_from_environment,
     key_file_from_environment,
-    runtime_root,
 )
 from transferqueue.errors import ConfigError, NoService
 from transferqueue.net.keys import ClientKeys
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.service.embedded import running_service
+from transferqueue.service.runtime_dir import running_services
 from transferqueue.wire.columns import ObjectPolicy
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from transferqueue.client.async_client import AsyncClient
 
 
@@ -124,17 +121,10 @@ def _find_keys(address: str) -> ClientKeys:
     key_file = key_file_from_environment()
     if key_file is not None:
         return ClientKeys.load(key_file)
-    for description in runtime_root().glob("*/service.json"):
-        if _describes(description, address):
-            return ClientKeys.load(description.with_name("client.key"))
+    for service in running_services():
+        if address in service.endpoints:
+            return ClientKeys.load(service.key_file)
     raise ConfigError(
         f"no key for {address}: a TCP service answers only to its client key. Pass keys=, or copy "
         f"the service's client.key here and set $TRANSFERQUEUE_KEY_FILE to it"
     )
-
-
-def _describes(description: Path, address: str) -> bool:
-    try:
-        return address in json.loads(description.read_text())["endpoints"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # of a service that is just starting or ending

@@ -132,6 +132,8 @@ class ControlOperations:
     ) -> BatchHandle:
         self._session.check(handle)
         wanted = list(handle.fields) if fields is None else names_of("fields", fields)
+        if not len(handle) or not wanted:
+            return handle
         arrays = ArrayWriter()
         body = {
             "partition": handle.partition,

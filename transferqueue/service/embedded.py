@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import secrets
-import shutil
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.config import ServiceConfig, default_arena_dir, runtime_root
-from transferqueue.errors import ConfigError
+from transferqueue.config import ServiceConfig, default_arena_dir
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.service.child import ChildProcess
+from transferqueue.service.runtime_dir import RuntimeDir
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
-
-MAX_SOCKET_PATH = 107
-"""The kernel's limit for the path of a Unix socket."""
 
 _running: list[Service] = []
 
@@ -40,9 +34,9 @@ class Service:
         self._owner_pid = os.getpid()
         self._children: list[ChildProcess] = []
         self._closed = False
-        self._runtime_dir = _make_runtime_dir(self.service_id)
+        self._runtime_dir = RuntimeDir(self.service_id)
         self._keys = ServiceKeys.generate()
-        self.key_file = self._runtime_dir / "client.key"
+        self.key_file = self._runtime_dir.key_file
         """The client key that peers on other hosts need; 0600."""
         try:
             self._keys.for_clients().save(self.key_file)
@@ -97,22 +91,17 @@ class Service:
             )
         said = [child.wait_ready(deadline_s) for child in self._children]
         endpoints: list[str] = said[0]["endpoints"]
-        self._write_description(endpoints)
+        self._runtime_dir.describe(endpoints)
         return endpoints
 
     def _spawn(self, name: str, settings: dict[str, Any]) -> None:
-        self._children.append(ChildProcess(name, settings, self._runtime_dir / f"{name}.log"))
+        self._children.append(ChildProcess(name, settings, self._runtime_dir.path / f"{name}.log"))
 
     def _ipc(self, name: str) -> str:
-        return f"ipc://{self._runtime_dir / name}.sock"
+        return f"ipc://{self._runtime_dir.path / name}.sock"
 
     def _tcp(self) -> list[str]:
         return [f"tcp://{self.config.host}:0"] if self.config.host else []
-
-    def _write_description(self, endpoints: list[str]) -> None:
-        """What another process of this user needs to find the service by itself."""
-        description = {"service_id": self.service_id, "endpoints": endpoints, "pid": os.getpid()}
-        (self._runtime_dir / "service.json").write_text(json.dumps(description))
 
     def close(self) -> None:
         """End every process and remove the service's files. Idempotent."""
@@ -126,7 +115,7 @@ class Service:
             child.let_go()
         for child in self._children:
             child.stop()
-        shutil.rmtree(self._runtime_dir, ignore_errors=True)
+        self._runtime_dir.remove()
 
     def __enter__(self) -> Service:
         return self
@@ -175,20 +164,3 @@ def serve(
 def running_service() -> Service | None:
     """The newest service that this process started and has not closed."""
     return _running[-1] if _running and _running[-1]._owner_pid == os.getpid() else None
-
-
-def _make_runtime_dir(service_id: str) -> Path:
-    """A 0700 folder for the sockets, the key and the logs of one service."""
-    root = runtime_root()
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if root.stat().st_uid != os.getuid():
-        raise ConfigError(f"{root} belongs to another user; set $TRANSFERQUEUE_RUNTIME_DIR")
-    path = root / service_id
-    longest = path / f"shard-{99999}.sock"
-    if len(str(longest)) > MAX_SOCKET_PATH:
-        raise ConfigError(
-            f"{root} is too long for a Unix socket ({MAX_SOCKET_PATH} characters in all); set "
-            f"$TRANSFERQUEUE_RUNTIME_DIR to a shorter folder"
-        )
-    path.mkdir(mode=0o700)
-    return path

@@ -1,0 +1,64 @@
+"""The main job, in a short form, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 240.0
+
+
+def start(out: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "examples.async_ppo", "--plain", "--out", str(out), *options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_short_run_reports_every_update_and_keeps_staleness_bounded(tmp_path: Path) -> None:
+    run = start(tmp_path, "--steps", "4")
+    printed, errors = run.communicate(timeout=START_TIMEOUT_S)
+    assert run.returncode == 0, errors
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert all(line["staleness_max"] <= 2 for line in lines)
+    assert all(line["rows"] == 512 for line in lines)
+    assert lines[-1]["held_out_accuracy"] is not None
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    assert "Through the controller" in printed
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_process_and_no_memory_behind(tmp_path: Path) -> None:
+    before = set(Path("/dev/shm").glob("transferqueue-*"))
+    run = start(tmp_path, "--steps", "1000")
+    assert run.stdout is not None
+    for line in run.stdout:
+        if line.startswith("step"):
+            break
+    descendants = psutil.Process(run.pid).children(recursive=True)
+    assert len(descendants) > 6, "the roles are processes"
+    os.kill(run.pid, signal.SIGINT)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 130, errors
+    gone, alive = psutil.wait_procs(descendants, timeout=15)
+    assert not alive
+    deadline_s = time.monotonic() + 5
+    while left := set(Path("/dev/shm").glob("transferqueue-*")) - before:
+        if time.monotonic() > deadline_s:
+            raise AssertionError(left)
+        time.sleep(0.05)

@@ -1,0 +1,106 @@
+"""The 0700 folder of a running service: sockets, client key, logs, and who owns it.
+
+A service removes its folder when it closes. One whose owner was killed leaves it; the next service
+of this user that starts on this host removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from transferqueue.backends.arena_owner import ProcessId
+from transferqueue.config import runtime_root
+from transferqueue.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+MAX_SOCKET_PATH = 107
+"""The kernel's limit for the path of a Unix socket."""
+
+UNDESCRIBED_GRACE_S = 3600.0
+"""A folder without a description is of a service that is starting, or died while it did."""
+
+_DESCRIPTION = "service.json"
+_KEY = "client.key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningService:
+    """A service of this user on this host, as its folder tells."""
+
+    service_id: str
+    endpoints: list[str]
+    """Of its coordinator."""
+    key_file: Path
+
+
+class RuntimeDir:
+    """The folder of one service. Made at construction; `remove` takes it away."""
+
+    def __init__(self, service_id: str) -> None:
+        root = _root()
+        remove_leftovers(root)
+        self.path = root / service_id
+        if len(str(self.path / "shard-99999.sock")) > MAX_SOCKET_PATH:
+            raise ConfigError(
+                f"{root} is too long for a Unix socket ({MAX_SOCKET_PATH} characters in all); set "
+                f"$TRANSFERQUEUE_RUNTIME_DIR to a shorter folder"
+            )
+        self.path.mkdir(mode=0o700)
+        self.key_file = self.path / _KEY
+
+    def describe(self, endpoints: Sequence[str]) -> None:
+        """Say where the coordinator listens, and whose service it is."""
+        owner = ProcessId.of(os.getpid())
+        assert owner is not None
+        description = {"endpoints": list(endpoints), "owner": asdict(owner)}
+        (self.path / _DESCRIPTION).write_text(json.dumps(description))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def running_services() -> Iterator[RunningService]:
+    """The services of this user on this host whose owner lives."""
+    for path in sorted(runtime_root().glob("*/")):
+        description = _read(path)
+        if description is not None and description[1].is_alive() is not False:
+            yield RunningService(
+                service_id=path.name, endpoints=description[0], key_file=path / _KEY
+            )
+
+
+def remove_leftovers(root: Path) -> None:
+    """Take away the folders of services whose owner is dead."""
+    for path in root.glob("*/"):
+        description = _read(path)
+        if description is None:
+            is_dead = time.time() - path.stat().st_mtime > UNDESCRIBED_GRACE_S
+        else:
+            is_dead = description[1].is_alive() is False
+        if is_dead:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _root() -> Path:
+    root = runtime_root()
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if root.stat().st_uid != os.getuid():
+        raise ConfigError(f"{root} belongs to another user; set $TRANSFERQUEUE_RUNTIME_DIR")
+    return root
+
+
+def _read(path: Path) -> tuple[list[str], ProcessId] | None:
+    """Endpoints and owner; ``None`` when there is no readable description."""
+    try:
+        plain = json.loads((path / _DESCRIPTION).read_text())
+        return list(plain["endpoints"]), ProcessId(**plain["owner"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
