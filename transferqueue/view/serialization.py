@@ -47,8 +47,11 @@ def serialize_single_tensor(obj: torch.Tensor) -> tuple[str, tuple[int, ...], np
     if obj.layout != torch.strided or obj.is_quantized:
         raise UnsupportedTensor("?", f"a {obj.layout} {obj.dtype} tensor", "make it dense first")
     plain = obj.detach().cpu().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
-    cells = plain.flatten().contiguous().view(torch.uint8).numpy()
-    return str(obj.dtype).removeprefix("torch."), tuple(obj.shape), cells
+    cells = plain.contiguous().flatten()
+    if cells.numel() == 1:  # one cell counts as contiguous whatever its stride, but has no bytes
+        cells = cells.clone(memory_format=torch.contiguous_format)
+    name = str(obj.dtype).removeprefix("torch.")
+    return name, tuple(obj.shape), cells.view(torch.uint8).numpy()
 
 
 def deserialize_single_tensor(arr: EncodedTensor) -> torch.Tensor:

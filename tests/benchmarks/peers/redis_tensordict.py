@@ -1,4 +1,7 @@
-"""Redis through tensordict's ``TensorDictStore``: a server of this process, nothing on disk."""
+"""Redis through tensordict's ``TensorDictStore``: a server of this process, nothing on disk.
+
+One store, connected once; a batch is a nested TensorDict of it.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,15 @@ START_TIMEOUT_S = 10.0
 
 
 class RedisTensorDict(Adapter):
-    """``settings``: ``transport``, ``"tcp"`` or else a Unix socket."""
+    """``settings``: ``transport``, ``"tcp"`` or else a Unix socket. ``by_rows``: a store a batch,
+    since rows are asked for by the batch size of a whole store."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
+        self._by_rows = bool(settings.get("by_rows", False))
         self._where: dict[str, Any] = {}
+        self._root: TensorDictStore | None = None
+        self._num_puts = 0
         self._server: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
 
@@ -53,55 +60,71 @@ class RedisTensorDict(Adapter):
                 raise Unsupported("redis-server did not start")
             time.sleep(0.02)
         is_tcp = self.settings.get("transport") == "tcp"
-        where = (
+        self._where = (
             {"host": "127.0.0.1", "port": port} if is_tcp else {"unix_socket_path": str(path)}
         )
-        address = json.dumps(where)
-        self.join(address)
-        return address
+        self._root = TensorDictStore(batch_size=[], **self._where)
+        return json.dumps({"where": self._where, "td_id": self._root._td_id})
 
     def join(self, address: str) -> None:
-        self._where = json.loads(address)
+        said = json.loads(address)
+        self._where = said["where"]
+        self._root = TensorDictStore.from_store(td_id=said["td_id"], **self._where)
 
     def prepare(self, columns: Columns) -> TensorDict:
         first = next(iter(columns.values()))
         rows = len(first) if isinstance(first, list) else int(first.shape[0])
+        if any(getattr(value, "is_nested", False) for value in columns.values()):
+            raise Unsupported("TensorDictStore takes no jagged tensors")
         batch = TensorDict(batch_size=[rows])
         for name, value in columns.items():
             batch.set(name, NonTensorStack.from_list(value) if isinstance(value, list) else value)
         return batch
 
-    def put(self, prepared: TensorDict) -> TensorDictStore:
-        store = TensorDictStore(batch_size=list(prepared.batch_size), **self._where)
-        store.update(prepared)
-        return store
+    def put(self, prepared: TensorDict) -> TensorDictStore | str:
+        if self._by_rows:
+            store = TensorDictStore(batch_size=list(prepared.batch_size), **self._where)
+            store.update(prepared)
+            return store
+        self._num_puts += 1
+        name = f"batch_{id(self):x}_{self._num_puts}"
+        self._store.set(name, prepared)
+        return name
 
-    def token(self, reference: TensorDictStore) -> str:
-        return str(reference._td_id)
+    def token(self, reference: TensorDictStore | str) -> str:
+        return reference if isinstance(reference, str) else str(reference._td_id)
 
-    def reference(self, token: str) -> TensorDictStore:
-        return TensorDictStore.from_store(td_id=token, **self._where)
+    def reference(self, token: str) -> TensorDictStore | str:
+        return TensorDictStore.from_store(td_id=token, **self._where) if self._by_rows else token
 
     def get(
         self,
-        reference: TensorDictStore,
+        reference: TensorDictStore | str,
         *,
         fields: Sequence[str] | None,
         rows: Sequence[int] | None,
     ) -> Mapping[str, Any]:
         if rows is not None:
-            got: Mapping[str, Any] = reference[list(rows)]
-            return got
+            return {**reference[list(rows)].items()}
         if fields is not None:
-            return {name: reference[name] for name in fields}
-        whole: Mapping[str, Any] = reference.to_tensordict()
-        return whole
+            return {name: self._store[reference, name] for name in fields}
+        return {**self._store[reference].to_tensordict().items()}
 
-    def clear(self, reference: TensorDictStore) -> None:
-        reference.clear_redis()
-        reference.close()
+    def clear(self, reference: TensorDictStore | str) -> None:
+        if isinstance(reference, str):
+            self._store.del_(reference)
+        else:
+            reference.clear_redis()
+            reference.close()
+
+    @property
+    def _store(self) -> TensorDictStore:
+        assert self._root is not None, "neither started nor joined"
+        return self._root
 
     def close(self) -> None:
+        if self._root is not None:
+            self._root.close()
         if self._server is not None:
             self._server.terminate()
             self._server.wait()

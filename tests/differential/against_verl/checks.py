@@ -17,7 +17,7 @@ from against_verl.corrections import CORRECTIONS, Case
 from against_verl.frozen import frozen
 from against_verl.operations import IN_PLACE, MAKERS, Operation
 from against_verl.recipes import recipes
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import transferqueue.view as our_side
@@ -32,6 +32,7 @@ random_examples = settings(
     derandomize=True,
     database=None,
     deadline=None,
+    phases=[Phase.generate] + [Phase.shrink] * (os.environ.get("NOSHRINK") is None),
     suppress_health_check=list(HealthCheck),
 )
 
@@ -45,10 +46,10 @@ def outcome(side: Any, operation: Operation, batch: Any) -> tuple[Any, Any]:
     return result, (frozen(result), frozen(batch))
 
 
-def first_batch(result: Any, kind: type) -> Any:
+def first_batch(result: Any, before: Any) -> Any:
     while isinstance(result, list | tuple) and result:
         result = result[0]
-    return result if isinstance(result, kind) else None
+    return result if isinstance(result, type(before)) else before
 
 
 def run_on_both(operation: Operation, theirs: Any, ours: Any) -> tuple[Case, Any, Any]:
@@ -82,8 +83,8 @@ def test_ours_does_what_verl_does(name: str, data: st.DataObject) -> None:
         check(case)
         if not case.agrees:
             return
-        theirs = first_batch(their_result, verl_side.DataProto) or theirs
-        ours = first_batch(our_result, our_side.DataProto) or ours
+        theirs = first_batch(their_result, theirs)
+        ours = first_batch(our_result, ours)
         if len(ours) > MAX_ROWS:
             return
 

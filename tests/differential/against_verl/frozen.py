@@ -55,7 +55,7 @@ def _tensor(value: torch.Tensor) -> Any:
     if value.is_nested:
         rows = [_tensor(row) for row in value.unbind()]
         return ("jagged", str(value.dtype), value.dim(), value._ragged_idx, rows)
-    cells = value.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    cells = value.detach().flatten().clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy().tobytes()
     return (str(value.dtype), tuple(value.shape), cells)
 
 

@@ -192,9 +192,9 @@ def _concat(draw: st.DrawFn, batch: Any) -> Operation:
             if metrics is not None:
                 part.meta_info["metrics"] = metrics
             parts.append(part)
-        if dropped == "tensors" and data.batch is not None:
+        if dropped == "tensors" and cuts and data.batch is not None:
             parts[-1].batch = parts[-1].batch.select(*sorted(data.batch.keys())[1:])
-        if dropped == "arrays":
+        if dropped == "arrays" and cuts:
             names = sorted(data.non_tensor_batch)[1:]
             parts[-1].non_tensor_batch = {k: parts[-1].non_tensor_batch[k] for k in names}
         return module.DataProto.concat(parts)

@@ -1,0 +1,149 @@
+"""A role's method as a stage: what it gets, what is stored, what happens when it is too late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import transferqueue as tq
+from workers.roles.fields import stage
+from workers.stage_runner import StageLoop, StageRunner, WrongOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class Doubler:
+    """A small role."""
+
+    version = 3
+
+    def __init__(self) -> None:
+        self.seen: list[set[str]] = []
+        self.output: dict[str, Any] | None = None
+
+    @stage(reads=("x",), writes=("y",))
+    def double(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        self.seen.append(set(data))
+        return {"y": data["x"] * 2} if self.output is None else self.output
+
+    @stage(reads=("x",), optional_reads=("z",))
+    def total(self, data: Mapping[str, Any]) -> dict[str, float]:
+        self.seen.append(set(data))
+        return {"total": float(data["x"].sum())}
+
+    def needs(self, method_name: str) -> tuple[str, ...]:
+        return ("z",) if method_name == "total" else ()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[tq.Service]:
+    with tq.serve(budget_bytes=64 << 20) as service:
+        yield service
+
+
+@pytest.fixture
+def client(service: tq.Service) -> Iterator[tq.Client]:
+    with tq.connect(service.address) as client:
+        yield client
+        for partition in client.status()["partitions"]:
+            client.clear(partition=partition)
+
+
+def test_a_method_sees_only_the_fields_it_declares(client: tq.Client) -> None:
+    role = Doubler()
+    handle = client.put({"x": torch.arange(3), "z": torch.ones(3), "other": torch.zeros(3)})
+    written = StageRunner(role, client).run("double", handle)
+    assert role.seen == [{"x"}]
+    assert client.get(written, fields=["y"])["y"].tolist() == [0, 2, 4]
+
+
+def test_a_method_that_writes_nothing_answers_with_its_metrics(client: tq.Client) -> None:
+    role = Doubler()
+    handle = client.put({"x": torch.arange(3), "z": torch.ones(3)})
+    assert StageRunner(role, client).run("total", handle) == {"total": 3.0}
+    assert role.seen == [{"x", "z"}], "an optional read that the configuration needs"
+
+
+@pytest.mark.parametrize("output", [{}, {"y": torch.zeros(3), "w": torch.zeros(3)}])
+def test_undeclared_or_missing_output_is_refused_and_nothing_is_stored(
+    client: tq.Client, output: dict[str, Any]
+) -> None:
+    role = Doubler()
+    role.output = output
+    handle = client.put({"x": torch.arange(3)})
+    with pytest.raises(WrongOutput, match="double"):
+        StageRunner(role, client).run("double", handle)
+    with pytest.raises(tq.errors.FieldsMissing):
+        client.get(handle, fields=["y"])
+
+
+def serve_until(runner: StageRunner, loop: StageLoop, condition: Any, **options: Any) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=runner.serve, args=("double", loop, stop), kwargs=options, daemon=True
+    )
+    thread.start()
+    deadline_s = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    stop.set()
+    thread.join()
+    assert condition()
+
+
+def test_a_loop_takes_every_sample_once_and_puts_to_it(client: tq.Client) -> None:
+    runner = StageRunner(Doubler(), client)
+    handles = [client.put({"x": torch.full((4,), i)}, partition="loop") for i in range(5)]
+    serve_until(
+        runner,
+        StageLoop(task="t", partition="loop", batch_rows=3),
+        lambda: runner.totals and runner.totals["double"].rows == 20,
+    )
+    got = client.get(tq.BatchHandle.concat(handles), fields=["y"])["y"]
+    assert got.tolist() == [2 * i for i in range(5) for _ in range(4)]
+
+
+def test_a_loop_can_make_new_samples_with_tags_and_carried_fields(client: tq.Client) -> None:
+    runner = StageRunner(Doubler(), client)
+    client.put({"x": torch.arange(2), "who": ["a", "b"]}, partition="from")
+    loop = StageLoop(
+        task="t",
+        partition="from",
+        batch_rows=2,
+        target_partition="to",
+        carries=("who",),
+        tag_fields={"group": "who"},
+    )
+    serve_until(
+        runner,
+        loop,
+        lambda: len(client.select("to")) == 2,
+        tags=lambda: {"policy_version": runner.role.version},
+    )
+    with client.claim(task="next", fields=["y", "who"], n=2, partition="to") as claim:
+        assert claim.get(["y"])["y"].tolist() == [0, 2]
+        assert list(claim.tags["group"]) == ["a", "b"]
+        assert list(claim.tags["policy_version"]) == [3, 3]
+
+
+def test_samples_dropped_while_a_stage_works_are_counted_and_it_goes_on(
+    client: tq.Client,
+) -> None:
+    role = Doubler()
+    runner = StageRunner(role, client)
+    doomed = client.put({"x": torch.arange(2)}, partition="drop")
+    answer = role.double
+
+    @stage(reads=("x",), writes=("y",))
+    def clearing(data: Mapping[str, Any]) -> dict[str, Any]:
+        client.clear(doomed)
+        return answer(data)
+
+    role.double = clearing  # type: ignore[method-assign]
+    loop = StageLoop(task="t", partition="drop", batch_rows=2)
+    serve_until(runner, loop, lambda: runner.totals and runner.totals["double"].stale_rows == 2)

@@ -1,0 +1,106 @@
+"""A declared method on the worker's side: fetch what it reads, run it, put what it writes.
+
+Knows no framework: whoever runs workers calls `Bridge.open`, then the method, then `Bridge.store`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from transferqueue.dispatch.join import StageReply
+from transferqueue.dispatch.opening import open_view, read_counts
+from transferqueue.dispatch.outputs import PADDING_KEY, check, first_rows, take_apart
+from transferqueue.dispatch.traffic import FieldCounts, Traffic
+from transferqueue.view.sizes import columns_nbytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from transferqueue.client.sync_client import Client
+    from transferqueue.dispatch.declaration import Declaration
+    from transferqueue.dispatch.outputs import Returned
+    from transferqueue.dispatch.split import HandlePart
+    from transferqueue.fields import FieldSpec
+    from transferqueue.view.dataproto import DataProto
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bridge:
+    """One declared method of one rank."""
+
+    client: Client
+    declaration: Declaration
+    role: str
+    method: str
+    rank: int
+    traffic: Traffic
+
+    def open(self, part: HandlePart) -> DataProto:
+        """The view that the method gets.
+
+        ``FieldsMissing`` when a declared read is not there for all rows. With padding its
+        ``meta_info`` says how many of the last rows are not to be counted.
+        """
+        view = open_view(
+            self.client,
+            part.handle,
+            reads=self.declaration.reads,
+            optional=self.declaration.optional,
+        )
+        if part.num_padding:
+            view.meta_info[PADDING_KEY] = part.num_padding
+        return view
+
+    def store(self, part: HandlePart, view: DataProto, output: Any) -> StageReply:
+        """Check what the method returned, and put its columns if this is the rank that stores.
+
+        ``UndeclaredWrite``, ``WriteMissing``, ``WrongRowCount``, or what a put raises: then
+        nothing of this rank is stored. What ranks return that do not store is not looked at, but
+        for its values.
+        """
+        returned = take_apart(output, self.declaration)
+        counts = dict(read_counts(view, declared=self._declared))
+        specs: Mapping[str, FieldSpec] = {}
+        if part.stores:
+            specs = self._put(part, returned, counts)
+        self.traffic.add(self.role, self.method, counts)
+        return StageReply(
+            num_rows=len(part.own),
+            fields=specs,
+            meta=returned.meta,
+            value=returned.value,
+            is_batch=returned.is_batch,
+        )
+
+    def run(self, part: HandlePart, method: Callable[[DataProto], Any]) -> StageReply:
+        """`open`, the method, `store`."""
+        view = self.open(part)
+        return self.store(part, view, method(view))
+
+    @property
+    def _declared(self) -> tuple[str, ...]:
+        return (*self.declaration.reads, *self.declaration.optional)
+
+    def _put(
+        self, part: HandlePart, returned: Returned, counts: dict[str, FieldCounts]
+    ) -> Mapping[str, FieldSpec]:
+        check(
+            returned,
+            self.declaration,
+            method=f"{self.role}.{self.method}",
+            rank=self.rank,
+            num_rows=len(part.handle),
+        )
+        if not returned.columns:
+            return {}
+        own = part.own
+        columns = dict(returned.columns)
+        if part.num_padding:
+            columns = {name: first_rows(column, len(own)) for name, column in columns.items()}
+        stored = self.client.put(columns, handle=own.select([]).without_meta())
+        for name, column in columns.items():
+            counts.setdefault(name, FieldCounts()).add(
+                FieldCounts(written_bytes=columns_nbytes([column]), calls=1)
+            )
+        return {name: stored.fields[name] for name in columns}

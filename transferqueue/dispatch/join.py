@@ -1,0 +1,67 @@
+"""What a dispatched call gives back, from what its ranks answered. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from transferqueue.handle import BatchHandle
+from transferqueue.view.meta_info import METRICS_KEY, concatenated
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transferqueue.fields import FieldSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReply:
+    """What one rank answers: no column, only what the controller must know of them."""
+
+    num_rows: int
+    """Rows of its part, without padding."""
+    fields: Mapping[str, FieldSpec] = field(default_factory=dict)
+    """Columns that it stored."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    value: Any = None
+    is_batch: bool = False
+    """Whether the method returned a batch, and ``fields`` and ``meta`` are the answer; else it is
+    ``value``."""
+
+
+def join(
+    handle: BatchHandle, replies: Sequence[StageReply], *, storing: Sequence[int]
+) -> BatchHandle | list[Any]:
+    """The answer of a call on ``handle``.
+
+    ``replies``: by rank. ``storing``: the ranks that store, one for each part, in part order.
+
+    Batches: ``handle`` with the new fields, its ``meta_info`` updated by that of the ranks, with
+    ``metrics`` collected into a list a name, one value a rank. Handles that the ranks made
+    themselves: all rows of the storing ranks. Other values: a list, one a rank.
+    """
+    answers = [replies[rank] for rank in storing]
+    if any(answer.is_batch for answer in answers):
+        return with_replies(handle, replies)
+    values = [answer.value for answer in answers]
+    if values and all(isinstance(value, BatchHandle) for value in values):
+        return BatchHandle.concat(values)
+    return [reply.value for reply in replies]
+
+
+def with_replies(handle: BatchHandle, replies: Sequence[StageReply]) -> BatchHandle:
+    """``handle`` as it is after a call: new fields, new ``meta_info``.
+
+    ``MetaConflict`` when ranks disagree on a value that is no metric, ``FieldSpecMismatch`` when
+    they stored a field in two ways.
+    """
+    # Metrics of an earlier stage are that stage's; they would come back as if they were new.
+    kept = handle.without_meta(METRICS_KEY) if METRICS_KEY in handle.meta_info else handle
+    meta = concatenated(dict(reply.meta) for reply in replies)
+    # A rank without rows stored nothing, and what it made of no rows says little of the field.
+    stored = [reply for reply in replies if reply.num_rows] or list(replies)
+    for reply in stored:
+        if reply.fields:
+            kept = kept.with_fields(reply.fields)
+    return kept.with_meta(**meta) if meta else kept

@@ -1,0 +1,139 @@
+"""Bytes that dispatched methods moved, by (role, method, field), and what was moved in vain."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Key = tuple[str, str, str]
+"""Role, method, field."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FieldCounts:
+    """Totals of one field in one method."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    untouched_bytes: int = 0
+    """Of ``read_bytes``: of calls that fetched the field and never looked at it."""
+    undeclared_bytes: int = 0
+    """Of ``read_bytes``: fetched by a request of its own, because the method does not declare the
+    field."""
+    calls: int = 0
+
+    def add(self, other: FieldCounts) -> None:
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+class Traffic:
+    """Counters of one worker. Threads may add at once."""
+
+    def __init__(self) -> None:
+        self._counts: defaultdict[Key, FieldCounts] = defaultdict(FieldCounts)
+        self._lock = threading.Lock()
+
+    def add(self, role: str, method: str, by_field: Mapping[str, FieldCounts]) -> None:
+        """One call's."""
+        with self._lock:
+            for field, counts in by_field.items():
+                self._counts[role, method, field].add(counts)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Plain values, for `TrafficReport.of`."""
+        with self._lock:
+            return [
+                {"role": role, "method": method, "field": field, **asdict(counts)}
+                for (role, method, field), counts in self._counts.items()
+            ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficRow:
+    """One field of one method, over all ranks and calls."""
+
+    role: str
+    method: str
+    field: str
+    counts: FieldCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficReport:
+    """Who moved what. ``print`` it for a table."""
+
+    rows: tuple[TrafficRow, ...]
+    """Sorted by role, method and field."""
+    controller_bytes: int = 0
+    """Bytes of the handles and batches that the controller sent to workers and got from them."""
+
+    @classmethod
+    def of(
+        cls, workers: Iterable[Iterable[Mapping[str, Any]]], *, controller_bytes: int = 0
+    ) -> TrafficReport:
+        """The sum over workers of what each one's `Traffic.rows` gave."""
+        sums: defaultdict[Key, FieldCounts] = defaultdict(FieldCounts)
+        for rows in workers:
+            for row in rows:
+                key = (row["role"], row["method"], row["field"])
+                sums[key].add(FieldCounts(**{one.name: row[one.name] for one in _COUNTS}))
+        return cls(
+            rows=tuple(
+                TrafficRow(role=role, method=method, field=field, counts=counts)
+                for (role, method, field), counts in sorted(sums.items())
+            ),
+            controller_bytes=controller_bytes,
+        )
+
+    def of_method(self, method: str, role: str | None = None) -> dict[str, FieldCounts]:
+        """Field -> counts of one method."""
+        return {
+            row.field: row.counts
+            for row in self.rows
+            if row.method == method and role in (None, row.role)
+        }
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(row.counts.read_bytes for row in self.rows)
+
+    @property
+    def written_bytes(self) -> int:
+        return sum(row.counts.written_bytes for row in self.rows)
+
+    @property
+    def over_fetched(self) -> tuple[TrafficRow, ...]:
+        """Fields that were fetched and not looked at, the most bytes first. Take them out of the
+        method's ``reads``."""
+        idle = [row for row in self.rows if row.counts.untouched_bytes]
+        return tuple(sorted(idle, key=lambda row: -row.counts.untouched_bytes))
+
+    @property
+    def undeclared(self) -> tuple[TrafficRow, ...]:
+        """Fields fetched one by one, because no ``reads`` names them; the most bytes first."""
+        late = [row for row in self.rows if row.counts.undeclared_bytes]
+        return tuple(sorted(late, key=lambda row: -row.counts.undeclared_bytes))
+
+    def __str__(self) -> str:
+        lines = [f"{'role.method':<32} {'field':<20} {'read':>14} {'unused':>14} {'written':>14}"]
+        lines += [
+            f"{f'{row.role}.{row.method}':<32} {row.field:<20} {row.counts.read_bytes:>14,} "
+            f"{row.counts.untouched_bytes:>14,} {row.counts.written_bytes:>14,}"
+            + ("  undeclared" if row.counts.undeclared_bytes else "")
+            for row in self.rows
+        ]
+        unused = sum(row.counts.untouched_bytes for row in self.rows)
+        lines.append(
+            f"read {self.read_bytes:,} bytes, {unused:,} of them never looked at; written "
+            f"{self.written_bytes:,}; through the controller {self.controller_bytes:,}"
+        )
+        return "\n".join(lines)
+
+
+_COUNTS = fields(FieldCounts)
