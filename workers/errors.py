@@ -1,0 +1,87 @@
+"""What goes wrong in a worker, as its caller sees it.
+
+::
+
+    TransferQueueError
+    └── WorkerError
+        ├── WorkerFailed    a method raised; its traceback and rank are in the message
+        ├── WorkerDied      the process of a rank is gone
+        └── CallTimedOut    ranks did not answer in time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transferqueue.errors import TransferQueueError
+
+
+class WorkerError(TransferQueueError):
+    """Something is wrong with a worker. ``args``: the message."""
+
+
+class WorkerFailed(WorkerError):
+    """A method of a worker raised.
+
+    ``cause`` is what it raised, where that can be carried between processes, else ``None``; it is
+    the ``__cause__`` too, so that a traceback shows both.
+    """
+
+    def __init__(self, method: str, rank: int, what: str, traceback_text: str) -> None:
+        """``what``: type and message of the exception."""
+        super().__init__(method, rank, what, traceback_text)
+        self.cause: BaseException | None = None
+
+    def caused_by(self, cause: BaseException | None) -> WorkerFailed:
+        self.cause = self.__cause__ = cause
+        return self
+
+    @property
+    def method(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def rank(self) -> int:
+        return int(self.args[1])
+
+    def __str__(self) -> str:
+        method, rank, what, traceback_text = self.args
+        return f"{method} failed on rank {rank}: {what}\n\n{traceback_text}".rstrip()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.args, self.cause)
+
+
+def _rebuild(args: tuple[Any, ...], cause: BaseException | None) -> WorkerFailed:
+    return WorkerFailed(*args).caused_by(cause)
+
+
+class WorkerDied(WorkerError):
+    """The process of a rank ended. Calls that reach this rank fail at once; other ranks go on."""
+
+    def __init__(self, method: str, rank: int, reason: str) -> None:
+        super().__init__(method, rank, reason)
+
+    @property
+    def rank(self) -> int:
+        return int(self.args[1])
+
+    def __str__(self) -> str:
+        method, rank, reason = self.args
+        return f"rank {rank} died before it answered {method}: {reason}"
+
+
+class CallTimedOut(WorkerError, TimeoutError):
+    """Ranks did not answer in time. They are still at it: later calls wait behind this one."""
+
+    def __init__(self, method: str, ranks: Sequence[int], waited_s: float) -> None:
+        TimeoutError.__init__(self)  # an OSError takes two arguments for errno and text
+        self.args = (method, list(ranks), waited_s)
+
+    def __str__(self) -> str:
+        method, ranks, waited_s = self.args
+        return (
+            f"{method}: no answer from ranks {ranks} after {waited_s:.1f} s; they are still at it. "
+            f"Raise call_timeout_s if the work takes that long."
+        )
