@@ -75,7 +75,7 @@ class Options:
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--steps", type=int, default=120, help="PPO updates (default: 120)")
+    parser.add_argument("--steps", type=int, default=100, help="PPO updates (default: 100)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--task", choices=sorted(TASKS), default="addition")
     parser.add_argument("--out", type=Path, help="folder for curves.png and metrics.jsonl")

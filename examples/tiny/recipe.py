@@ -44,23 +44,27 @@ TRAIN_SEED_OFFSET = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Numbers that were tuned so that each seed gains well over 30 points in five minutes on two
-    shared cores."""
+    """The numbers of a run, tuned in one process: the first 45 points of held-out accuracy took 10
+    to 17 s of one core on each of three seeds, with rollouts up to three versions behind. Answers
+    written from the last digit, the order in which they are computed, learn steadier than others.
+    """
 
     task: str = "addition"
-    task_options: Mapping[str, Any] = field(default_factory=dict)
+    task_options: Mapping[str, Any] = field(
+        default_factory=lambda: {"digits": 2, "reversed_answer": True}
+    )
     seed: int = 0
-    warmup_accuracy: float = 0.3
+    warmup_accuracy: float = 0.2
     batch_rows: int = 512
     rollout_rows: int = 128
     stage_rows: int = 256
     epochs: int = 2
-    minibatch_rows: int = 128
+    minibatch_rows: int = 256
     actor_learning_rate: float = 1e-3
     critic_learning_rate: float = 2e-3
     kl_coefficient: float = 0.005
     importance_cap: float = 2.0
-    num_heads: int = 4
+    num_heads: int = 2
     held_out_problems: int = 512
 
     def make_task(self) -> Task:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -86,7 +87,12 @@ def test_the_heap_backend_serves_without_files() -> None:
         assert not list(Path("/dev/shm").glob(f"*{service.service_id}*"))
 
 
-def test_children_end_when_their_parent_is_killed() -> None:
+def test_children_end_when_their_parent_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A root of its own: any other service that starts would clear the leftovers away first.
+    root = Path(tempfile.mkdtemp(dir="/tmp"))
+    monkeypatch.setenv("TRANSFERQUEUE_RUNTIME_DIR", str(root))
     code = (
         "import transferqueue as tq, sys, time\n"
         "service = tq.serve(shards=2, budget_bytes=64 << 20)\n"
@@ -109,6 +115,7 @@ def test_children_end_when_their_parent_is_killed() -> None:
     assert (runtime_root() / service_id).exists()
     with tq.serve(budget_bytes=64 << 20):
         assert not (runtime_root() / service_id).exists(), "the next service clears it away"
+    root.rmdir()
 
 
 def test_keys_are_in_a_file_of_the_user_alone_and_not_in_argv() -> None:
