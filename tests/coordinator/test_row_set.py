@@ -31,6 +31,8 @@ def _after(ops: list[tuple[bool, list[int]]]) -> tuple[RowSet, set[int]]:
         else:
             row_set.discard(_array(values))
             model -= set(values)
+        # Looking moves the place where the next look starts.
+        assert row_set.first(1).tolist() == sorted(model)[:1]
     return row_set, model
 
 

@@ -134,7 +134,7 @@ def test_of_groups_of_4_3_and_4_two_can_be_claimed() -> None:
 def test_a_claim_of_part_of_a_group_is_refused_with_what_would_do() -> None:
     with pytest.raises(InvalidInput, match="no multiple of group size 4; ask for 8 or 12"):
         Groups(4).check(10)
-    with pytest.raises(InvalidInput, match="ask for 4$"):
+    with pytest.raises(InvalidInput, match=r"ask for 4$"):
         Groups(4).check(3)
 
 

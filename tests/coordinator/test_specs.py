@@ -29,12 +29,17 @@ def test_dense_sizes_that_differ_become_minus_one() -> None:
         _dense(8, dtype="float64"),
         _dense(8, 1),
         ("float32", (-1,), 0, "tensor"),
-        ("float32", (8,), None, "array"),
+        ("<f4", (8,), None, "array"),
     ],
 )
 def test_rows_of_two_forms_are_refused_with_both(other: tuple) -> None:
-    with pytest.raises(FieldSpecMismatch, match=r"'x' is tensor float32\[8\], got"):
+    with pytest.raises(FieldSpecMismatch, match=r"'x' is float32\[8\], got"):
         merge_specs("x", [_dense(8), other])
+
+
+def test_text_of_different_widths_is_one_spec() -> None:
+    narrow, wide = ("<U3", (), None, "array"), ("<U10", (), None, "array")
+    assert merge_specs("x", [narrow, wide]) == wide
 
 
 def test_past_the_last_code_only_the_merged_spec_is_kept() -> None:

@@ -97,7 +97,9 @@ class ControlPlaneMachine(RuleBasedStateMachine):
 
     @initialize()
     def declare(self) -> None:
-        policy = PartitionPolicy(tasks=self.tasks, retention=Retention.CONSUMED, max_rows=self.max_rows)
+        policy = PartitionPolicy(
+            tasks=self.tasks, retention=Retention.CONSUMED, max_rows=self.max_rows
+        )
         self.carry_out(self.plane.create_partition("train", policy, now_s=0.0))
 
     # -- carrying out effects, and checking each -----------------------------------------------

@@ -7,7 +7,7 @@ the order they came. A claim waits until all of its ``n`` rows can be handed out
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -63,6 +63,8 @@ class Claims:
         self._quota = quota
         self._leases = leases
         self._queues: dict[FeedKey, Queue] = {}
+        self._num_jumpers: Counter[FeedKey] = Counter()
+        """Per queue, the claims that may be served although one before them waits."""
         self._generators: dict[tuple[str, str], np.random.Generator] = {}
         self._lines: dict[tuple[FeedKey, tuple[int, ...]], ReplicaLine] = {}
 
@@ -71,14 +73,17 @@ class Claims:
     def park(self, waiter: ClaimWaiter) -> None:
         """The claim waits behind those of its feed; ``serve`` answers it, maybe at once."""
         self._queues.setdefault(waiter.feed.key, OrderedDict())[waiter.waiter_id] = waiter
+        self._num_jumpers[waiter.feed.key] += _may_jump(waiter)
         self._feeds.pinned.add(waiter.feed.key)
 
     def leave(self, waiter: ClaimWaiter) -> None:
         """The claim waits no more."""
         queue = self._queues[waiter.feed.key]
         del queue[waiter.waiter_id]
+        self._num_jumpers[waiter.feed.key] -= _may_jump(waiter)
         if not queue:
             del self._queues[waiter.feed.key]
+            del self._num_jumpers[waiter.feed.key]
             self._feeds.pinned.discard(waiter.feed.key)
 
     def waiting(self) -> Iterator[ClaimWaiter]:
@@ -106,6 +111,8 @@ class Claims:
         effects: list[Effect] = []
         blocked = False
         for waiter in list(self._queues[key].values()):
+            if blocked and not self._num_jumpers[key]:
+                break
             if blocked and not self._jumps_queue(waiter):
                 continue
             answer = self._try(waiter, waiter.n, now_s)
@@ -117,7 +124,7 @@ class Claims:
         return effects
 
     def _jumps_queue(self, waiter: ClaimWaiter) -> bool:
-        """Claims that take nothing from those before them: of named rows, of a made batch."""
+        """Whether it takes nothing from those before it: named rows, or a batch that is made."""
         return waiter.uids is not None or self._pending(waiter) is not None
 
     def _try(self, waiter: ClaimWaiter, n: int, now_s: float) -> Effect | None:
@@ -322,3 +329,7 @@ class Claims:
         self.leave(waiter)
         refusal = Refuse(waiter_id=waiter.waiter_id, error=error)
         return [refusal, *self.serve([waiter.feed], now_s)]
+
+
+def _may_jump(waiter: ClaimWaiter) -> bool:
+    return waiter.uids is not None or waiter.sampler.sharing is not None

@@ -254,7 +254,8 @@ class CoordinatorServer:
 
     def _create_partition(self, request: Request) -> Reply:
         policy = PartitionPolicy.from_plain(request.body["policy"])
-        self._plane.create_partition(str(request.body["partition"]), policy, now_s=time.monotonic())
+        name = str(request.body["partition"])
+        self._carry_out(self._plane.create_partition(name, policy, now_s=time.monotonic()))
         return Reply(body={})
 
     def _drop_partition(self, request: Request) -> Reply:

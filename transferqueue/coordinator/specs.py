@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from transferqueue.errors import FieldSpecMismatch, InvalidInput
+from transferqueue.fields import FieldSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import contextlib
+from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -39,37 +41,15 @@ def spec_from_plain(field: str, value: Any) -> Spec:
     return spec
 
 
-def describe(spec: Spec) -> str:
-    """As an error shows it."""
-    dtype, shape, ragged_dim, kind = spec
-    ragged = "" if ragged_dim is None else f" ragged in dim {ragged_dim}"
-    return f"{kind} {dtype}{list(shape)}{ragged}"
-
-
 def merge_specs(field: str, specs: Iterable[Spec]) -> Spec:
-    """One spec for rows of several: dense dimensions that differ become -1.
-
-    dtype, number of dimensions, ragged dimension and kind have to agree: FieldSpecMismatch.
-    """
-    specs = iter(specs)
-    merged = next(specs)
-    for spec in specs:
-        if spec == merged:
-            continue
-        if _without_sizes(spec) != _without_sizes(merged):
-            raise FieldSpecMismatch(
-                field,
-                describe(merged),
-                describe(spec),
-                "ask for the rows of one form at a time, or put them all in one form",
-            )
-        shape = tuple(a if a == b else -1 for a, b in zip(merged[1], spec[1], strict=True))
-        merged = (merged[0], shape, merged[2], merged[3])
-    return merged
-
-
-def _without_sizes(spec: Spec) -> tuple[str, int, int | None, str]:
-    return spec[0], len(spec[1]), spec[2], spec[3]
+    """One spec for rows of several, by the rules of `FieldSpec.merge`; FieldSpecMismatch."""
+    distinct = list(dict.fromkeys(specs))
+    if len(distinct) == 1:
+        return distinct[0]
+    merged, *rest = (FieldSpec.from_wire(spec) for spec in distinct)
+    for spec in rest:
+        merged = merged.merge(spec, field=field)
+    return merged.dtype, merged.shape, merged.ragged_dim, merged.kind.value
 
 
 class SpecCodes:
@@ -96,7 +76,7 @@ class SpecCodes:
 
     def _merge_into_mixed(self, spec: Spec) -> None:
         for i, mixed in enumerate(self._mixed):
-            if _without_sizes(mixed) == _without_sizes(spec):
+            with contextlib.suppress(FieldSpecMismatch):
                 self._mixed[i] = merge_specs(self._field, (mixed, spec))
                 return
         self._mixed.append(spec)

@@ -39,7 +39,7 @@ class FreshestFirst(Sampler):
         if len(candidates) < n:
             return None
         versions = candidates.numbers(self.tag)
-        # Sort only what can be chosen: a full sort of 1,000,000 candidates takes 70 ms, this 12.
+        # Sort only what can be chosen: sorting all of 1,000,000 candidates takes 4 times as long.
         bar = np.partition(versions, len(versions) - n)[len(versions) - n]
         above = np.flatnonzero(versions > bar)
         level = np.flatnonzero(versions == bar)[: n - len(above)]
