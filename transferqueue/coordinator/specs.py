@@ -7,6 +7,7 @@ of the specs past the 253rd, of which only the merged form is kept.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -15,8 +16,7 @@ from transferqueue.errors import FieldSpecMismatch, InvalidInput
 from transferqueue.fields import FieldSpec
 
 if TYPE_CHECKING:
-    import contextlib
-from collections.abc import Iterable
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
