@@ -30,8 +30,10 @@
     │   ├── UnknownTag
     │   ├── FieldsMissing               some rows lack a field
     │   ├── RowsGone                    rows were cleared
+    │   ├── TransferExpired             a put or get that a shard no longer keeps for its client
     │   └── RowsLost                    rows were on a shard that is gone for good
     ├── FieldExists                     a cell is written once
+    ├── PutCut                          new fields are stored for some of the samples only
     ├── WrongOutput                     a dispatched method returned what it does not declare
     │   ├── UndeclaredWrite
     │   ├── WriteMissing
@@ -47,7 +49,8 @@
     │   ├── NotReady                    samples or cells did not become ready
     │   ├── StorageFull                 no space came free
     │   ├── QuotaExceeded               a partition's quota did not come free
-    │   └── ServiceUnreachable          no answer from a peer
+    │   ├── ServiceUnreachable          no answer from a peer
+    │   └── TransferUnfinished          a large put or get was under way when its time was up
     ├── NoService                       no address given and no running service found
     ├── ServiceFailed                   a service process did not start or has died
     ├── Closed                          the client or service was closed
@@ -375,6 +378,18 @@ class RowsLost(Missing):
         return f"{num_lost} of {num_rows} rows were on shard(s) {slots}, which are gone."
 
 
+class TransferExpired(Missing):
+    """What a shard had set aside for a put or get under way is not there: it was given up, or the
+    client was silent for too long. Nothing of a put was stored."""
+
+    def __init__(self, operation: str, number: int, slot: int) -> None:
+        super().__init__(operation, number, slot)
+
+    def __str__(self) -> str:
+        operation, number, slot = self.args
+        return f"no {operation} {number} is under way on shard {slot}: do it again."
+
+
 class FieldExists(TransferQueueError):
     """A cell is written once."""
 
@@ -434,6 +449,27 @@ class WrongRowCount(WrongOutput):
         return (
             f"{method} on rank {rank} was given {expected} rows and returned {got} of {field!r}; "
             f"a written column has one value for each row given. Nothing was stored by this rank."
+        )
+
+
+class PutCut(TransferQueueError):
+    """A put of new fields to samples of several shards was cut between their commits."""
+
+    def __init__(
+        self,
+        fields: Sequence[str],
+        num_stored: int,
+        num_rows: int,
+        shard_slots: Sequence[int],
+        reason: str,
+    ) -> None:
+        super().__init__(list(fields), num_stored, num_rows, list(shard_slots), reason)
+
+    def __str__(self) -> str:
+        fields, num_stored, num_rows, slots, reason = self.args
+        return (
+            f"fields {fields} are stored for {num_stored} of {num_rows} samples; shard(s) {slots} "
+            f"did not confirm the rest: {reason} Put the same again with overwrite=True."
         )
 
 
@@ -580,6 +616,23 @@ class ServiceUnreachable(DeadlineExceeded):
         return (
             f"no answer to {operation} from {address} in {waited_s:.1f} s; is the service running "
             f"there, and is this its key (transferqueue doctor tells)?"
+        )
+
+
+class TransferUnfinished(DeadlineExceeded):
+    """A large put or get was under way when its time was up. Of a put nothing is stored."""
+
+    def __init__(
+        self, address: str, operation: str, num_done: int, num_chunks: int, waited_s: float
+    ) -> None:
+        super().__init__(address, operation, num_done, num_chunks, waited_s)
+
+    def __str__(self) -> str:
+        address, operation, num_done, num_chunks, waited_s = self.args
+        return (
+            f"{operation} at {address}: {num_done} of {num_chunks} chunks (1 MiB each) were "
+            f"through after {waited_s:.1f} s; give it a longer timeout_s, or see what the network "
+            f"carries (transferqueue bench)."
         )
 
 

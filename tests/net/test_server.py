@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 from transferqueue.errors import InvalidInput, RowsGone, ServiceUnreachable
-from transferqueue.net import async_channel, calls, sync_channel
+from transferqueue.net import calls, pending
 from transferqueue.net.async_channel import AsyncChannel
 from transferqueue.net.calls import Call, raise_first
 from transferqueue.net.keys import ServiceKeys
@@ -189,7 +189,7 @@ def test_a_lost_request_is_sent_again_and_stored_once(
     tmp_path: Path, pool: SyncChannelPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first server takes the request and dies without an answer; the next one gets it."""
-    monkeypatch.setattr(sync_channel, "ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr(pending, "ASK_AGAIN_S", 0.1)
     endpoint = f"ipc://{tmp_path}/s.sock"
     context = zmq.Context()
     deaf = context.socket(zmq.ROUTER)
@@ -271,7 +271,7 @@ async def test_a_lost_request_is_sent_again_by_the_async_channel_too(
 ) -> None:
     import asyncio
 
-    monkeypatch.setattr(async_channel, "ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr(pending, "ASK_AGAIN_S", 0.1)
     endpoint = f"ipc://{tmp_path}/s.sock"
     context = zmq.Context()
     deaf = context.socket(zmq.ROUTER)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.backends.copying import copy_into
-from transferqueue.backends.gather import gather, gather_into, merge_runs
+from transferqueue.backends.gather import gather, gather_into
 from transferqueue.errors import FieldSpecMismatch, Malformed
+from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from transferqueue.client.placement import Rows
     from transferqueue.fields import FieldSpec
     from transferqueue.wire.get import GotColumn
+
+
+_NO_BYTES = np.empty(0, dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,36 +49,44 @@ class ColumnRows:
     """Some rows of a column, not yet brought together."""
 
     lengths: np.ndarray | None  # int64[rows] in units; None: one unit each
-    num_bytes: int
     _source: np.ndarray  # uint8[bytes of the whole column]
-    _starts: np.ndarray  # int64[runs], where the rows lie in the source
-    _sizes: np.ndarray  # int64[runs]
+    _runs: Runs
+    """Where the rows lie in the source."""
 
-    def payload(self) -> np.ndarray:
-        """The bytes in one piece: a view when the rows follow one another."""
-        return gather(self._source, self._starts, self._sizes)
+    @property
+    def num_bytes(self) -> int:
+        return self._runs.total_bytes
+
+    def cut(self, offset: int, nbytes: int) -> np.ndarray:
+        """Part of the bytes in one piece: a view where they follow one another, else a copy."""
+        return gather(self._source, *self._runs.cut(offset, nbytes))
+
+    def copy(self) -> np.ndarray:
+        """The bytes in one piece of their own."""
+        block = np.empty(self.num_bytes, dtype=np.uint8)
+        self.copy_to(block)
+        return block
 
     def copy_to(self, out: np.ndarray) -> None:
         """The one copy of a put: from the caller's memory to its place in the arena."""
-        if len(self._starts) == 1:
-            first = int(self._starts[0])
-            copy_into(out, self._source[first : first + self.num_bytes])
-        else:
-            gather_into(out, self._source, self._starts, self._sizes)
+        starts, sizes = self._runs.starts, self._runs.sizes
+        if len(starts) == 1:
+            first = int(starts[0])
+            copy_into(out, self._source[first : first + len(out)])
+        elif len(starts):
+            gather_into(out, self._source, starts, sizes)
 
 
 def rows_of(column: ColumnBytes, rows: Rows, num_rows: int) -> ColumnRows:
     """Rows of a column of ``num_rows``."""
-    sizes = column.sizes(num_rows)
-    starts = np.cumsum(sizes) - sizes
-    run_starts, run_sizes = merge_runs(starts[rows], sizes[rows])
-    return ColumnRows(
-        lengths=None if column.lengths is None else np.ascontiguousarray(column.lengths[rows]),
-        num_bytes=int(run_sizes.sum()),
-        _source=column.payload,
-        _starts=run_starts,
-        _sizes=run_sizes,
-    )
+    lengths = None if column.lengths is None else np.ascontiguousarray(column.lengths[rows])
+    if isinstance(rows, slice) and rows.stop - rows.start == num_rows:
+        runs = Runs.one(0, len(column.payload))
+    else:
+        sizes = column.sizes(num_rows)
+        starts = np.cumsum(sizes) - sizes
+        runs = Runs(starts[rows], sizes[rows])
+    return ColumnRows(lengths=lengths, _source=column.payload, _runs=runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,26 +97,90 @@ class GotPart:
     """Where its rows go in the whole."""
     num_rows: int
     column: GotColumn
+    payload: np.ndarray | None
+    """uint8[bytes of its rows, in order]; ``None``: they are still to come."""
 
 
-def join_parts(field: str, num_rows: int, parts: Sequence[GotPart]) -> ColumnBytes:
-    """The whole column. FieldSpecMismatch when puts of different shapes are asked for at once."""
-    spec = _common_spec(field, parts)
-    present = _join_present(num_rows, parts)
-    lengths = _join_lengths(spec, num_rows, parts)
-    only = parts[0]
-    if present is None and len(parts) == 1 and isinstance(only.rows, slice):
-        return ColumnBytes(spec=spec, lengths=lengths, payload=_payload(only))
-    unit_bytes = spec.unit_bytes
-    sizes = (
-        np.full(num_rows, unit_bytes, dtype=np.int64) if lengths is None else lengths * unit_bytes
-    )
-    ends = np.cumsum(sizes)
-    total = int(ends[-1]) if num_rows else 0
-    payload = np.empty(total, dtype=np.uint8) if present is None else np.zeros(total, np.uint8)
-    for part in parts:
-        _scatter(payload, ends - sizes, sizes, part)
-    return ColumnBytes(spec=spec, lengths=lengths, payload=payload, present=present)
+class JoinedColumn:
+    """One column of a get, from the parts of its shards.
+
+    Invariant: every byte is copied at most once here, and not at all when one part is the whole
+    column, or when its bytes came to where `target` said.
+    """
+
+    def __init__(self, field: str, num_rows: int, parts: Sequence[GotPart]) -> None:
+        """``parts``: at least one. FieldSpecMismatch when puts of different shapes are asked for
+        at once."""
+        self._parts = list(parts)
+        self._blocks = [part.payload for part in parts]
+        self._in_place: set[int] = set()
+        self._spec = _common_spec(field, parts)
+        self._present = _join_present(num_rows, parts)
+        self._lengths = _join_lengths(self._spec, num_rows, parts)
+        self._out: np.ndarray | None = None
+        if len(parts) > 1 or self._present is not None or not isinstance(parts[0].rows, slice):
+            self._lay_out(num_rows)
+
+    def _lay_out(self, num_rows: int) -> None:
+        whole = ColumnBytes(spec=self._spec, lengths=self._lengths, payload=_NO_BYTES)
+        self._sizes = whole.sizes(num_rows)
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        total = int(self._sizes.sum())
+        is_full = self._present is None
+        self._out = np.empty(total, np.uint8) if is_full else np.zeros(total, np.uint8)
+
+    def target(self, number: int) -> np.ndarray:
+        """Where the bytes of a part that are still to come are to be put, uint8[bytes].
+
+        In their final memory where its rows follow one another; else in a block of their own.
+        """
+        part = self._parts[number]
+        block = self._stretch(part)
+        if block is None:
+            block = np.empty(part.column.num_bytes(part.num_rows), dtype=np.uint8)
+        else:
+            self._in_place.add(number)
+        self._blocks[number] = block
+        return block
+
+    def finish(self) -> ColumnBytes:
+        """The column. Every part has its bytes."""
+        payload = self._blocks[0] if self._out is None else self._joined(self._out)
+        if payload is None:
+            raise Malformed("an answer without bytes")
+        return ColumnBytes(
+            spec=self._spec, lengths=self._lengths, payload=payload, present=self._present
+        )
+
+    def _joined(self, out: np.ndarray) -> np.ndarray:
+        for number, (part, block) in enumerate(zip(self._parts, self._blocks, strict=True)):
+            if block is None:
+                raise Malformed("an answer without bytes")
+            if number not in self._in_place:
+                self._lay(part, block, out)
+        return out
+
+    def _stretch(self, part: GotPart) -> np.ndarray | None:
+        """The part's bytes in ``out``, if they follow one another there."""
+        rows = _present_rows(part)
+        if self._out is None or not isinstance(rows, slice):
+            return None
+        first = int(self._starts[rows.start]) if part.num_rows else 0
+        return self._out[first : first + int(self._sizes[rows].sum())]
+
+    def _lay(self, part: GotPart, block: np.ndarray, out: np.ndarray) -> None:
+        """Put the bytes of a part, row by row in order, where its rows lie in ``out``."""
+        rows = _present_rows(part)
+        starts, sizes = self._starts[rows], self._sizes[rows]
+        if int(sizes.sum()) != len(block):
+            raise Malformed(f"{len(block)} bytes came for {int(sizes.sum())}")
+        if len(block) == 0:
+            return
+        if isinstance(rows, slice):
+            first = int(starts[0])
+            copy_into(out[first : first + len(block)], block)
+        else:
+            scatter_rows(out, starts, sizes, block)
 
 
 def _common_spec(field: str, parts: Sequence[GotPart]) -> FieldSpec:
@@ -151,27 +227,6 @@ def _present_rows(part: GotPart) -> Rows:
         return np.flatnonzero(part.column.present) + int(part.rows.start)
     rows: np.ndarray = part.rows[part.column.present]
     return rows
-
-
-def _payload(part: GotPart) -> np.ndarray:
-    if part.column.payload is None:
-        raise Malformed("an answer without bytes")
-    return part.column.payload
-
-
-def _scatter(out: np.ndarray, starts: np.ndarray, sizes: np.ndarray, part: GotPart) -> None:
-    """Put the bytes of a part, row by row in order, where its rows lie in ``out``."""
-    payload, rows = _payload(part), _present_rows(part)
-    row_starts, row_sizes = starts[rows], sizes[rows]
-    if int(row_sizes.sum()) != len(payload):
-        raise Malformed(f"{len(payload)} bytes came for {int(row_sizes.sum())}")
-    if len(payload) == 0:
-        return
-    if isinstance(rows, slice):
-        first = int(row_starts[0])
-        out[first : first + len(payload)] = payload
-        return
-    scatter_rows(out, row_starts, row_sizes, payload)
 
 
 def scatter_rows(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.samplers import Sampler
     from transferqueue.handle import BatchHandle
     from transferqueue.net.async_channel import AsyncChannel
+    from transferqueue.view.lazy_dataproto import LazyDataProto
 
 
 class AsyncClient:
@@ -84,6 +85,15 @@ class AsyncClient:
         return await self._ops.data.get_columns(
             handle, fields=fields, optional=optional, timeout_s=timeout_s
         )
+
+    def view(self, handle: BatchHandle, *, reads: Sequence[str] = ()) -> LazyDataProto:
+        """See `Client.view`. ``await view.fetch([…])`` brings columns; to read one that was not
+        awaited blocks the event loop until it is here."""
+        from transferqueue.view.lazy_connection import Connection
+        from transferqueue.view.lazy_dataproto import LazyDataProto
+
+        self._ops.check(handle)
+        return LazyDataProto.over(handle, Connection.of_async_client(self, self._ops), reads)
 
     async def clear(
         self,

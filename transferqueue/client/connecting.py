@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +26,7 @@ from transferqueue.wire.columns import ObjectPolicy
 
 if TYPE_CHECKING:
     from transferqueue.client.async_client import AsyncClient
+    from transferqueue.service.ray_service import RayConnection
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -41,11 +43,13 @@ def connect(
     """Connect to a service.
 
     ``address``: ``Service.address`` or any ``ipc://`` or ``tcp://`` address of its coordinator.
-    Without it: ``$TRANSFERQUEUE_ADDRESS``, else the service that this process started.
-    ``keys``: needed over TCP; found by itself for a service of this user on this host, else read
-    from ``$TRANSFERQUEUE_KEY_FILE``. ``timeout_s``: deadline of this call and default of all
-    calls of the client. ``objects="pickle"`` lets object columns hold any Python object, on both
-    ends; only among peers that trust one another. ``transport``: a `Transport`, to force a way.
+    Without it: ``$TRANSFERQUEUE_ADDRESS``, else the service that this process started, else the one
+    that ``serve_ray`` started on the Ray cluster that this process is connected to. ``keys``:
+    needed over TCP; found by itself for a service of this user on this host or on that cluster,
+    else read from ``$TRANSFERQUEUE_KEY_FILE``. ``timeout_s``: deadline of this call and default of
+    all calls of the client. ``objects="pickle"`` lets object columns hold any Python object, on
+    both ends; only among peers that trust one another. ``transport``: a `Transport`, to force a
+    way.
 
     Raises ``NoService`` without an address, ``ConfigError`` for one that cannot be, and
     ``ServiceUnreachable`` when nobody answers there in time.
@@ -106,15 +110,27 @@ def _locate(address: str | None, keys: ClientKeys | None) -> tuple[str, ClientKe
     service = running_service()
     if address is None:
         address = address_from_environment()
-    if address is None:
-        if service is None:
-            raise NoService([f"${ADDRESS_VARIABLE}", "this process"])
+    if address is None and service is not None:
         address = service.address
+    if address is None:
+        connection = _ray_connection()
+        if connection is None:
+            raise NoService([f"${ADDRESS_VARIABLE}", "this process", "Ray"])
+        return connection.address, keys or connection.keys
     if not address.startswith(("ipc://", "tcp://")):
         raise ConfigError(f"an address starts with ipc:// or tcp://, got {address!r}")
     if address.startswith("tcp://") and keys is None:
         keys = _find_keys(address)
     return address, keys
+
+
+def _ray_connection() -> RayConnection | None:
+    """The service on the Ray cluster that this process is connected to, if it is to any."""
+    if "ray" not in sys.modules:
+        return None
+    from transferqueue.service.ray_service import ray_connection
+
+    return ray_connection()
 
 
 def _find_keys(address: str) -> ClientKeys:
@@ -124,6 +140,9 @@ def _find_keys(address: str) -> ClientKeys:
     for service in running_services():
         if address in service.endpoints:
             return ClientKeys.load(service.key_file)
+    connection = _ray_connection()
+    if connection is not None and address in connection.endpoints:
+        return connection.keys
     raise ConfigError(
         f"no key for {address}: a TCP service answers only to its client key. Pass keys=, or copy "
         f"the service's client.key here and set $TRANSFERQUEUE_KEY_FILE to it"

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.client.assembly import ColumnBytes
+from transferqueue.client.batch import encode_batch
 from transferqueue.client.inputs import columns_of, names_of
 from transferqueue.client.placement import split_by_slot
 from transferqueue.client.reading import Get, decode_columns
 from transferqueue.client.traffic import Traffic
-from transferqueue.client.writing import Put, encode_batch
+from transferqueue.client.writing import Put
 from transferqueue.errors import InvalidInput, UnknownField, near_names
 from transferqueue.fields import VARIES, FieldSpec
 from transferqueue.handle import BatchHandle

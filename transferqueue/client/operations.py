@@ -6,7 +6,7 @@ suspends, so the sync face runs it in place; over an event loop it is awaited.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transferqueue.client.control_operations import ControlOperations
 from transferqueue.client.data_operations import DataOperations
@@ -16,6 +16,7 @@ from transferqueue.client.weight_operations import WeightOperations
 if TYPE_CHECKING:
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.config import ClientConfig
+    from transferqueue.handle import BatchHandle
     from transferqueue.net.calls import Channel
     from transferqueue.wire.columns import ObjectPolicy
 
@@ -33,6 +34,8 @@ class Operations:
     ) -> None:
         self._memory = memory
         self._session = session
+        self._config = config
+        self._objects = objects
         caller = Caller(channel, session, memory)
         self.data = DataOperations(caller, config, objects)
         self.control = ControlOperations(caller, config)
@@ -41,6 +44,19 @@ class Operations:
     @property
     def service_id(self) -> str:
         return self._session.service_id
+
+    @property
+    def connect_arguments(self) -> dict[str, Any]:
+        """What `connect` takes, elsewhere, to reach this service. Plain values, and no key."""
+        return {
+            "address": self._session.coordinator,
+            "timeout_s": self._config.timeout_s,
+            "objects": self._objects.value,
+        }
+
+    def check(self, handle: BatchHandle) -> None:
+        """WrongService for a handle that another service made."""
+        self._session.check(handle)
 
     def close(self) -> None:
         """Map nothing new; tensors that were got stay valid."""

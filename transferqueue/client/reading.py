@@ -1,28 +1,25 @@
-"""Getting columns: ask the home shards, join what they send, decode."""
+"""Getting columns: ask the home shards, join what they have, decode."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.client.assembly import ColumnBytes, GotPart, expand_rows, join_parts
-from transferqueue.client.placement import Part, split_by_slot
-from transferqueue.net.calls import Call
-from transferqueue.wire import ops
-from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+from transferqueue.client.assembly import ColumnBytes, JoinedColumn, expand_rows
+from transferqueue.client.deadline import Deadline
+from transferqueue.client.part_gets import PartGet
+from transferqueue.client.placement import split_by_slot
+from transferqueue.errors import TransferExpired, TransferQueueError
+from transferqueue.net.calls import raise_first
 from transferqueue.wire.columns import decode_column
-from transferqueue.wire.get import read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from transferqueue.client.local_memory import Lease
     from transferqueue.client.session import Caller
+    from transferqueue.net.calls import Call
     from transferqueue.wire.columns import ObjectPolicy
-    from transferqueue.wire.format import Message
-    from transferqueue.wire.get import GotColumn
 
 
 def present_name(field: str) -> str:
@@ -47,66 +44,70 @@ class Get:
         self._partition = partition
         self._fields = list(fields)
         self._optional = list(optional)
-        self._timeout_s = timeout_s
+        self._deadline = Deadline(timeout_s)
         self._uids, self._inverse = _distinct(uids)
-        self._parts = split_by_slot(self._uids)
+        self._rows = split_by_slot(self._uids)
 
     async def run(self) -> dict[str, ColumnBytes]:
         """The columns as bytes. RowsGone, FieldsMissing, FieldSpecMismatch."""
-        calls = [self._call(part) for part in self._parts]
-        answers = await self._caller.shards(calls, timeout_s=self._timeout_s)
-        return self._join(answers)
+        while True:
+            try:
+                return await self._fetch()
+            except TransferExpired:  # a link was down for too long
+                if not self._deadline.left_s():
+                    raise
 
-    def _call(self, part: Part) -> Call:
-        arrays = ArrayWriter()
-        memory = self._caller.memory
-        body: dict[str, Any] = {
-            "partition": self._partition,
-            "uids": arrays.add(self._uids[part.rows]),
-            "fields": self._fields,
-            "optional": self._optional,
-            "reader": memory.process if memory.reaches(part.slot) else None,
-        }
-        shard = self._caller.session.shard(
-            part.slot, num_rows=part.num_rows, of_rows=len(self._uids)
+    async def _fetch(self) -> dict[str, ColumnBytes]:
+        parts = [PartGet(rows, self._caller) for rows in self._rows]
+        calls = [self._call(part) for part in parts]
+        outcomes = await self._caller.outcomes(calls, timeout_s=self._deadline.left_s())
+        try:
+            for part, outcome in zip(parts, outcomes, strict=True):
+                if not isinstance(outcome, TransferQueueError):
+                    part.take(outcome)
+            raise_first(outcomes)
+            joined = self._join(parts)
+            await self._stream(parts)
+        except BaseException:
+            await self._caller.tell([part.done() for part in parts if part.is_streamed])
+            raise
+        return {field: self._expand(column.finish()) for field, column in joined.items()}
+
+    def _call(self, part: PartGet) -> Call:
+        return part.call(
+            partition=self._partition,
+            uids=self._uids,
+            fields=self._fields,
+            optional=self._optional,
+            timeout_s=self._deadline.left_s(),
         )
-        return Call(endpoint=shard.endpoint, op=ops.GET, body=body, frames=arrays.frames)
 
-    def _join(self, answers: Sequence[Message]) -> dict[str, ColumnBytes]:
-        by_part = [
-            self._filled(part, answer) for part, answer in zip(self._parts, answers, strict=True)
-        ]
-        joined: dict[str, ColumnBytes] = {}
+    def _join(self, parts: Sequence[PartGet]) -> dict[str, JoinedColumn]:
+        joined: dict[str, JoinedColumn] = {}
         for field in (*self._fields, *self._optional):
-            parts = [
-                GotPart(rows=part.rows, num_rows=part.num_rows, column=columns[field])
-                for part, columns in zip(self._parts, by_part, strict=True)
-                if field in columns
-            ]
-            if parts:
-                joined[field] = self._expand(join_parts(field, len(self._uids), parts))
+            having = [part for part in parts if field in part.columns]
+            if having:
+                got = [part.got(field) for part in having]
+                joined[field] = column = JoinedColumn(field, len(self._uids), got)
+                for number, part in enumerate(having):
+                    if got[number].payload is None:
+                        part.targets[field] = column.target(number)
         return joined
 
-    def _filled(self, part: Part, answer: Message) -> dict[str, GotColumn]:
-        """A shard's columns, those that it left in place mapped or copied from there."""
-        columns = read_columns(answer.body, ArrayReader(answer.frames))
-        lease_id = answer.body["lease_id"]
-        if lease_id is None:
-            return columns
-        endpoint = self._caller.session.shard(part.slot).endpoint
-        lease = self._caller.memory.lease(part.slot, endpoint, int(lease_id))
-        return {
-            name: column if column.starts is None else self._read(lease, column)
-            for name, column in columns.items()
-        }
-
-    def _read(self, lease: Lease, column: GotColumn) -> GotColumn:
-        assert column.starts is not None
-        return replace(
-            column,
-            payload=self._caller.memory.read(lease, column.starts, column.sizes()),
-            starts=None,
-        )
+    async def _stream(self, parts: Sequence[PartGet]) -> None:
+        """Fetch what comes in chunks. TransferExpired when a shard did not hold it to the end."""
+        streamed = [part for part in parts if part.is_streamed]
+        if not streamed:
+            return
+        flows = [part.flow() for part in streamed]
+        await self._caller.flow(flows, timeout_s=self._deadline.left_s())
+        calls = [part.done() for part in streamed]
+        for part, answer in zip(
+            streamed,
+            await self._caller.shards(calls, timeout_s=self._deadline.left_s()),
+            strict=True,
+        ):
+            part.check_held(answer)
 
     def _expand(self, column: ColumnBytes) -> ColumnBytes:
         if self._inverse is None:
@@ -129,7 +130,7 @@ def decode_columns(
     decoded: dict[str, Any] = {}
     for field, column in columns.items():
         decoded[field] = decode_column(
-            column.spec, column.payload, column.lengths, num_rows, objects=objects
+            column.spec, column.payload, column.lengths, num_rows, field=field, objects=objects
         )
         if column.present is not None:
             decoded[present_name(field)] = column.present

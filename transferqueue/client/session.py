@@ -18,7 +18,7 @@ from transferqueue.errors import (
     TransferQueueError,
     WrongService,
 )
-from transferqueue.net.calls import GRACE_S, Call, Channel, Outcome, raise_first
+from transferqueue.net.calls import GRACE_S, Call, Channel, Flow, Outcome, raise_first
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
@@ -169,6 +169,15 @@ class Caller:
         if parks:
             calls = [call.with_timeout(timeout_s) for call in calls]
         return await self._channel.exchange(calls, timeout_s=timeout_s + GRACE_S * parks)
+
+    async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
+        """Many calls to each of some shards: see `Channel.flow`."""
+        await self._channel.flow(flows, timeout_s=timeout_s)
+
+    async def tell(self, calls: Sequence[Call]) -> None:
+        """Send calls without waiting for the answers."""
+        if calls:
+            await self._channel.exchange(calls, timeout_s=0.0)
 
     async def _exchange(
         self, calls: Sequence[Call], *, timeout_s: float, parks: bool

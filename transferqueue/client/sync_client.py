@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.samplers import Sampler
     from transferqueue.handle import BatchHandle
     from transferqueue.net.sync_channel import SyncChannelPool
+    from transferqueue.view.lazy_dataproto import LazyDataProto
 
 T = TypeVar("T")
 
@@ -116,6 +117,17 @@ class Client:
                 handle, fields=fields, optional=optional, timeout_s=timeout_s
             )
         )
+
+    def view(self, handle: BatchHandle, *, reads: Sequence[str] = ()) -> LazyDataProto:
+        """A ``DataProto`` over ``handle`` whose columns come when they are read; none comes now.
+
+        ``reads``: columns that come together, in one request, when one of them is touched.
+        """
+        from transferqueue.view.lazy_connection import Connection
+        from transferqueue.view.lazy_dataproto import LazyDataProto
+
+        self._ops.check(handle)
+        return LazyDataProto.over(handle, Connection.of_client(self, self._ops), reads)
 
     def clear(
         self,

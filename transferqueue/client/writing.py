@@ -1,146 +1,37 @@
-"""Putting a batch: encode columns, send each shard its rows, commit all or none."""
+"""Putting a batch: send each shard its rows, commit all or none."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.client.assembly import ColumnBytes, rows_of
+from transferqueue.client.deadline import Deadline
+from transferqueue.client.part_puts import InlinePut, MappedPut, PartPut, PartRows, StreamedPut
 from transferqueue.client.placement import Part, place_new_rows, split_by_slot
-from transferqueue.errors import (
-    DuplicateRows,
-    InvalidInput,
-    RowCountMismatch,
-    TransferQueueError,
-)
-from transferqueue.fields import check_name
+from transferqueue.errors import PutCut, TransferExpired, TransferQueueError
 from transferqueue.net.calls import Call, Outcome, raise_first
 from transferqueue.uids import SEQUENCE_BITS, SEQUENCE_MASK, make_uids
 from transferqueue.wire import ops
-from transferqueue.wire.arrays import ArrayReader, ArrayWriter
-from transferqueue.wire.columns import encode_column
-from transferqueue.wire.put import ColumnPlan, PutPlan
+from transferqueue.wire.arrays import ArrayWriter
+from transferqueue.wire.chunks import STREAM_FROM_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from transferqueue.client.local_memory import LocalMemory
+    from transferqueue.client.batch import Batch
     from transferqueue.client.session import Caller
-    from transferqueue.fields import FieldSpec
-    from transferqueue.wire.columns import ObjectPolicy
     from transferqueue.wire.format import Message
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What one put stores, encoded."""
-
-    partition: str
-    num_rows: int
-    uids: np.ndarray | None  # int64[rows]; None: new rows
-    columns: Mapping[str, ColumnBytes]
-    tags: Mapping[str, Any]
-    overwrite: bool
-
-    @property
-    def nbytes(self) -> int:
-        return sum(len(column.payload) for column in self.columns.values())
-
-    @property
-    def specs(self) -> dict[str, FieldSpec]:
-        return {name: column.spec for name, column in self.columns.items()}
-
-
-def encode_batch(
-    columns: Mapping[str, Any],
-    *,
-    partition: str,
-    uids: np.ndarray | None,
-    tags: Mapping[str, Any],
-    overwrite: bool,
-    objects: ObjectPolicy,
-) -> Batch:
-    """Check and encode everything, so that a bad column is refused before anything is sent."""
-    if not columns:
-        raise InvalidInput("a put needs at least one field, got none")
-    check_name(partition, what="partition")
-    num_rows = _count_rows(columns, uids)
-    if uids is not None:
-        _check_distinct(uids)
-    encoded = {}
-    for name, value in columns.items():
-        column = encode_column(check_name(name, what="field"), value, num_rows, objects=objects)
-        encoded[name] = ColumnBytes(
-            spec=column.spec, lengths=column.lengths, payload=column.payload
-        )
-    return Batch(
-        partition=partition,
-        num_rows=num_rows,
-        uids=uids,
-        columns=encoded,
-        tags=_check_tags(tags, num_rows),
-        overwrite=overwrite,
-    )
-
-
-def _count_rows(columns: Mapping[str, Any], uids: np.ndarray | None) -> int:
-    """RowCountMismatch names the first column that does not line up."""
-    counts = {name: _rows_of(name, value) for name, value in columns.items()}
-    if uids is not None:
-        expected, what = len(uids), "the handle"
-    else:
-        what, expected = next(iter(counts.items()))
-        what = f"field {what!r}"
-    for name, count in counts.items():
-        if count != expected:
-            raise RowCountMismatch(
-                f"field {name!r} beside {what}",
-                expected,
-                count,
-                "every field of a put has one value a row",
-            )
-    return expected
-
-
-def _rows_of(name: str, value: Any) -> int:
-    try:
-        # A jagged tensor has no len; its first size is the number of rows.
-        return int(value.shape[0]) if hasattr(value, "shape") else len(value)
-    except (TypeError, IndexError):
-        raise InvalidInput(
-            f"field {name!r} needs one value a row, got a single {type(value).__name__}; "
-            f"wrap it in a list, or use meta_info or tags"
-        ) from None
-
-
-def _check_distinct(uids: np.ndarray) -> None:
-    distinct, counts = np.unique(uids, return_counts=True)
-    if len(distinct) != len(uids):
-        raise DuplicateRows(len(uids), len(distinct), distinct[counts > 1][:5].tolist())
-
-
-def _check_tags(tags: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
-    checked: dict[str, Any] = {}
-    for name, value in tags.items():
-        check_name(name, what="tag")
-        if hasattr(value, "numpy") and hasattr(value, "dim"):
-            value = value.item() if value.dim() == 0 else value.detach().cpu().numpy()
-        if isinstance(value, np.ndarray | list | tuple) and len(value) != num_rows:
-            raise RowCountMismatch(
-                f"tag {name!r}", num_rows, len(value), "give one value for all rows, or one a row"
-            )
-        checked[name] = value
-    return checked
+FAREWELL_S = 1.0
+"""How long a put that failed waits for shards to say that they gave its space back."""
 
 
 class Put:
-    """One put on its way: reserve on every shard, write, then commit on all.
+    """One put on its way: reserve on every shard, move the bytes, then commit on all.
 
-    A part for a shard whose memory is mapped here is written into the reserved space; others are
-    sent with the request that reserves. A failed step gives everything back. A part that is sent
-    and is the only one needs no second trip: it commits as it comes.
+    A failed step gives everything back. A part of few bytes that is the only one needs no second
+    trip: it commits as it comes.
     """
 
     def __init__(
@@ -154,11 +45,9 @@ class Put:
     ) -> None:
         self._caller = caller
         self._batch = batch
-        self._timeout_s = timeout_s
-        self._parts = [
-            _PartPut(part, batch, caller.memory, map_from_bytes)
-            for part in self._place(split_bytes)
-        ]
+        self._deadline = Deadline(timeout_s)
+        self._map_from_bytes = map_from_bytes
+        self._parts = [self._part(part) for part in self._place(split_bytes)]
 
     def _place(self, split_bytes: int) -> list[Part]:
         batch, session = self._batch, self._caller.session
@@ -169,126 +58,119 @@ class Put:
             batch.num_rows, batch.nbytes, session.slots, turn=turn, split_bytes=split_bytes
         )
 
+    def _part(self, part: Part) -> PartPut:
+        """The way for the bytes of a part: with the request, through memory, or in chunks."""
+        rows = PartRows(part, self._batch)
+        memory = self._caller.memory
+        if memory.reaches(part.slot) and rows.num_bytes >= self._map_from_bytes:
+            return MappedPut(rows, memory)
+        if rows.num_bytes > STREAM_FROM_BYTES:
+            endpoint = self._caller.session.shard(part.slot).endpoint
+            return StreamedPut(rows, endpoint)
+        return InlinePut(rows)
+
     async def run(self) -> np.ndarray:
         """Store the batch; returns the uids of its rows, int64[rows]."""
         if not self._parts:
             return np.empty(0, dtype=np.int64)
-        if len(self._parts) == 1 and not self._parts[0].is_mapped:
-            calls = [self._reserve_call(self._parts[0], commit=True)]
-            outcomes = await self._caller.outcomes(calls, timeout_s=self._timeout_s, parks=True)
-            answers = raise_first(outcomes)
-        else:
-            answers = await self._reserve_and_commit()
+        while True:
+            try:
+                answers = await self._store()
+                break
+            except TransferExpired:  # a link was down for too long; nothing is stored
+                if not self._deadline.left_s():
+                    raise
         if self._batch.uids is not None:
             return self._batch.uids
-        return np.concatenate([_new_uids(answer.body) for answer in answers])
+        return np.concatenate([_new_uids(answer) for answer in answers])
 
-    async def _reserve_and_commit(self) -> list[Message]:
-        calls = [self._reserve_call(part, commit=False) for part in self._parts]
-        outcomes = await self._caller.outcomes(calls, timeout_s=self._timeout_s, parks=True)
+    async def _store(self) -> list[Message]:
+        if len(self._parts) == 1 and isinstance(self._parts[0], InlinePut):
+            return raise_first(await self._reserve(commit=True))
+        outcomes = await self._reserve(commit=False)
         try:
-            for part, answer in zip(self._parts, raise_first(outcomes), strict=True):
-                part.write(answer)
+            await self._fill(raise_first(outcomes))
         except BaseException:
-            await self._abort(outcomes)
+            await self._end(ops.ABORT, outcomes, timeout_s=FAREWELL_S)
             raise
         return await self._commit(outcomes)
 
-    async def _abort(self, outcomes: Sequence[Outcome]) -> None:
-        calls = self._part_calls(ops.ABORT, outcomes)
-        if calls:
-            # A shard that cannot be reached gives the space back at the deadline, or when this
-            # process ends.
-            await self._caller.outcomes(calls, timeout_s=self._timeout_s)
+    async def _reserve(self, *, commit: bool) -> list[Outcome]:
+        calls = [self._reserve_call(part, commit=commit) for part in self._parts]
+        return await self._caller.outcomes(calls, timeout_s=self._deadline.left_s(), parks=True)
+
+    def _reserve_call(self, part: PartPut, *, commit: bool) -> Call:
+        arrays = ArrayWriter()
+        body = part.rows.plan().write(arrays) | part.request(arrays) | {"commit": commit}
+        shard = self._caller.session.shard(
+            part.rows.slot, num_rows=part.rows.num_rows, of_rows=self._batch.num_rows
+        )
+        return Call(endpoint=shard.endpoint, op=ops.PUT, body=body, frames=arrays.frames)
+
+    async def _fill(self, answers: Sequence[Message]) -> None:
+        flows = []
+        for part, answer in zip(self._parts, answers, strict=True):
+            if isinstance(part, MappedPut):
+                part.write(answer)
+            elif isinstance(part, StreamedPut):
+                flows.append(part.flow(answer))
+        if flows:
+            await self._caller.flow(flows, timeout_s=self._deadline.left_s())
 
     async def _commit(self, outcomes: Sequence[Outcome]) -> list[Message]:
-        calls = self._part_calls(ops.COMMIT, outcomes)
-        return await self._caller.shards(calls, timeout_s=self._timeout_s)
+        committed = await self._end(ops.COMMIT, outcomes, timeout_s=self._deadline.left_s())
+        failures = [error for error in committed if isinstance(error, TransferQueueError)]
+        if failures and len(failures) < len(committed):
+            await self._undo(committed, failures[0])
+        return raise_first(committed)
 
-    def _part_calls(self, op: str, outcomes: Sequence[Outcome]) -> list[Call]:
-        """``commit`` or ``abort`` for every part that was reserved."""
-        return [
+    async def _undo(self, committed: Sequence[Outcome], failure: TransferQueueError) -> None:
+        """One shard has its rows and another failed. New samples are cleared again; fields of
+        samples that were there before cannot be taken back, so `PutCut` says what is in."""
+        stored = [
+            (part, outcome)
+            for part, outcome in zip(self._parts, committed, strict=True)
+            if not isinstance(outcome, TransferQueueError)
+        ]
+        if self._batch.uids is not None:
+            num_stored = sum(part.rows.num_rows for part, _ in stored)
+            slots = {part.rows.slot for part in self._parts} - {p.rows.slot for p, _ in stored}
+            raise PutCut(
+                list(self._batch.columns),
+                num_stored,
+                self._batch.num_rows,
+                sorted(slots),
+                str(failure),
+            ) from failure
+        calls = [self._clear_call(part, _new_uids(answer)) for part, answer in stored]
+        await self._caller.outcomes(calls, timeout_s=FAREWELL_S)
+
+    def _clear_call(self, part: PartPut, uids: np.ndarray) -> Call:
+        arrays = ArrayWriter()
+        body = {"partition": self._batch.partition, "uids": arrays.add(uids)}
+        endpoint = self._caller.session.shard(part.rows.slot).endpoint
+        return Call(endpoint=endpoint, op=ops.CLEAR, body=body, frames=arrays.frames)
+
+    async def _end(
+        self, op: str, outcomes: Sequence[Outcome], *, timeout_s: float
+    ) -> list[Outcome]:
+        """``commit`` or ``abort`` for every part that was reserved.
+
+        A shard that an abort does not reach gives the space back at the deadline of the put, or
+        when this process ends.
+        """
+        calls = [
             Call(
-                endpoint=self._caller.session.shard(part.slot).endpoint,
+                endpoint=self._caller.session.shard(part.rows.slot).endpoint,
                 op=op,
                 body={"put_id": outcome.body["put_id"]},
             )
             for part, outcome in zip(self._parts, outcomes, strict=True)
             if not isinstance(outcome, TransferQueueError)
         ]
-
-    def _reserve_call(self, part: _PartPut, *, commit: bool) -> Call:
-        arrays = ArrayWriter()
-        body = part.plan().write(arrays)
-        body["commit"] = commit
-        if part.is_mapped:
-            body["payload"], body["writer"] = None, self._caller.memory.process
-        else:
-            body["payload"] = [arrays.add_bytes(block) for block in part.payloads()]
-        shard = self._caller.session.shard(
-            part.slot, num_rows=part.num_rows, of_rows=self._batch.num_rows
-        )
-        return Call(endpoint=shard.endpoint, op=ops.PUT, body=body, frames=arrays.frames)
+        return await self._caller.outcomes(calls, timeout_s=timeout_s) if calls else []
 
 
-class _PartPut:
-    """The rows of a put that go to one shard."""
-
-    def __init__(self, part: Part, batch: Batch, memory: LocalMemory, map_from_bytes: int) -> None:
-        self.slot = part.slot
-        self.num_rows = part.num_rows
-        self._rows = part.rows
-        self._batch = batch
-        self._memory = memory
-        self._columns = {
-            name: rows_of(column, part.rows, batch.num_rows)
-            for name, column in batch.columns.items()
-        }
-        num_bytes = sum(column.num_bytes for column in self._columns.values())
-        self.is_mapped = memory.reaches(part.slot) and num_bytes >= map_from_bytes
-
-    def plan(self) -> PutPlan:
-        batch = self._batch
-        return PutPlan(
-            partition=batch.partition,
-            num_rows=self.num_rows,
-            uids=None if batch.uids is None else batch.uids[self._rows],
-            columns=[
-                ColumnPlan(
-                    name=name,
-                    spec=batch.columns[name].spec,
-                    lengths=column.lengths,
-                    nbytes=column.num_bytes,
-                )
-                for name, column in self._columns.items()
-            ],
-            tags={name: _tag_rows(value, self._rows) for name, value in batch.tags.items()},
-            overwrite=batch.overwrite,
-        )
-
-    def payloads(self) -> Iterator[np.ndarray]:
-        """The bytes of each column. Views where the rows follow one another, else copies."""
-        for column in self._columns.values():
-            yield column.payload()
-
-    def write(self, answer: Message) -> None:
-        """Copy each column to where the shard has reserved space for it."""
-        if not self.is_mapped:
-            return
-        addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"])
-        for address, column in zip(addresses.tolist(), self._columns.values(), strict=True):
-            if column.num_bytes:
-                column.copy_to(self._memory.writable(self.slot, address, column.num_bytes))
-
-
-def _tag_rows(value: Any, rows: slice | np.ndarray) -> Any:
-    if isinstance(value, np.ndarray):
-        return value[rows]
-    if isinstance(value, list | tuple):
-        return list(value[rows]) if isinstance(rows, slice) else [value[i] for i in rows.tolist()]
-    return value
-
-
-def _new_uids(body: Mapping[str, Any]) -> np.ndarray:
-    first, num_rows = int(body["first_uid"]), int(body["num_rows"])
+def _new_uids(answer: Message) -> np.ndarray:
+    first, num_rows = int(answer.body["first_uid"]), int(answer.body["num_rows"])
     return make_uids(first >> SEQUENCE_BITS, first & SEQUENCE_MASK, num_rows)

@@ -121,6 +121,11 @@ class PartitionPolicy:
                     + (f"; did you mean {near[0]!r}?" if near else "")
                 )
 
+    @property
+    def limits_puts(self) -> bool:
+        """Whether new rows have to wait for room."""
+        return any((self.max_rows, self.max_bytes, self.samples_per_insert))
+
     def to_plain(self) -> dict[str, Any]:
         """As msgpack-able plain values."""
         plain = asdict(self)

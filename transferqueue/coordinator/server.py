@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from transferqueue.coordinator.answers import answer_message, spec_from_wire
+from transferqueue.coordinator.answers import answer_message
 from transferqueue.coordinator.control_plane import ControlPlane
 from transferqueue.coordinator.effects import (
     Effect,
@@ -17,12 +16,13 @@ from transferqueue.coordinator.effects import (
     Refuse,
 )
 from transferqueue.coordinator.policy import PartitionPolicy
+from transferqueue.coordinator.shard_links import ShardLinks
 from transferqueue.errors import ClaimError, UnknownClaim
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.wire import ops
-from transferqueue.wire.arrays import ArrayReader, ArrayWriter
-from transferqueue.wire.format import VERSION, Message
+from transferqueue.wire.arrays import ArrayReader
+from transferqueue.wire.format import VERSION
 from transferqueue.wire.tags import read_tags
 
 if TYPE_CHECKING:
@@ -46,21 +46,6 @@ _MUTATING = frozenset(
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class ShardLink:
-    """A shard as the coordinator knows it."""
-
-    slot: int
-    peer: bytes
-    incarnation: str
-    endpoints: list[str]
-    facts: dict[str, Any]
-    """What clients need to choose a way to it: boot id, arena, …"""
-    next_event: int = 1
-    """The event of its stream that comes next; earlier ones are repeats."""
-    waiting: list[Request] = field(default_factory=list)
-
-
 class CoordinatorServer:
     """Serves one `ControlPlane`. Everything it knows comes from the shards' streams."""
 
@@ -76,7 +61,13 @@ class CoordinatorServer:
         self.incarnation = secrets.token_hex(8)
         self._num_shards = num_shards
         self._plane = ControlPlane()
-        self._shards: dict[int, ShardLink] = {}
+        self._links = ShardLinks(
+            plane=self._plane,
+            incarnation=self.incarnation,
+            carry_out=self._carry_out,
+            park=self._park,
+            on_joined=self._greet,
+        )
         self._granted: Lent[int] = Lent()
         self._parked: dict[tuple[bytes, int], Request] = {}
         self._greetings: list[Request] = []
@@ -86,8 +77,6 @@ class CoordinatorServer:
             keys=keys,
             handlers={
                 ops.HELLO: self._hello,
-                ops.REGISTER: self._register,
-                ops.EVENT: self._event,
                 ops.CREATE_PARTITION: self._create_partition,
                 ops.DROP_PARTITION: self._drop_partition,
                 ops.CLAIM: self._claim,
@@ -104,6 +93,8 @@ class CoordinatorServer:
             mutating=_MUTATING,
             on_cancel=self._cancel,
         )
+        self._server.add_handlers(self._links.handlers)
+        self._links.attach(self._server)
         self.endpoints = self._server.endpoints
 
     def watch(self, readable: int, callback: Callable[[], None]) -> None:
@@ -130,7 +121,7 @@ class CoordinatorServer:
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, FreeRows):
-                self._order_free(effect)
+                self._links.order_free(effect)
                 continue
             request = self._parked.pop(_key(effect.waiter_id), None)
             if request is None:
@@ -141,21 +132,6 @@ class CoordinatorServer:
                 if isinstance(effect.payload, Grant):
                     self._granted.note(request.key, effect.payload.claim_id)
                 self._server.reply(request, answer_message(effect.payload))
-
-    def _order_free(self, effect: FreeRows) -> None:
-        shard = self._shards.get(effect.slot)
-        if shard is None:
-            return  # asked again by slot_joined when the shard is back
-        arrays = ArrayWriter()
-        body = {
-            "partition": effect.partition,
-            "uids": arrays.add(effect.uids),
-            "fields": None if effect.fields is None else list(effect.fields),
-        }
-        self._server.send(
-            shard.peer,
-            Message(op=ops.FREE, request_id=0, body=body, frames=arrays.frames),
-        )
 
     def _park(self, request: Request, effects: Sequence[Effect]) -> None:
         """Keep the request until one of the effects, now or later, answers it."""
@@ -176,79 +152,26 @@ class CoordinatorServer:
 
     def _hello(self, request: Request) -> Reply | None:
         """A client asks who is here; it waits until every shard that was started has come."""
-        if len(self._shards) < self._num_shards:
+        if len(self._links) < self._num_shards:
             self._greetings.append(request)
             return None
         return self._directory()
 
     def _directory(self) -> Reply:
-        shards = [
-            {"slot": shard.slot, "endpoints": shard.endpoints, **shard.facts}
-            for shard in sorted(self._shards.values(), key=lambda link: link.slot)
-        ]
         return Reply(
             body={
                 "service_id": self.service_id,
                 "version": VERSION,
                 "incarnation": self.incarnation,
-                "shards": shards,
+                "shards": self._links.directory(),
             }
         )
 
-    def _register(self, request: Request) -> Reply:
-        """A shard says hello, again and again: it is its heartbeat. It learns which event comes
-        next, and that it must tell everything anew when the coordinator is another one."""
-        body = request.body
-        slot = int(body["slot"])
-        shard = self._shards.get(slot)
-        if shard is None or shard.incarnation != body["incarnation"]:
-            shard = self._shards[slot] = ShardLink(
-                slot=slot,
-                peer=request.peer,
-                incarnation=str(body["incarnation"]),
-                endpoints=list(body["endpoints"]),
-                facts=dict(body["facts"]),
-            )
-            self._carry_out(self._plane.slot_joined(slot, now_s=time.monotonic()))
-            self._greet()
-        shard.peer = request.peer
-        return Reply(body={"next_event": shard.next_event, "incarnation": self.incarnation})
-
     def _greet(self) -> None:
-        if len(self._shards) >= self._num_shards:
+        if len(self._links) >= self._num_shards:
             greetings, self._greetings = self._greetings, []
             for request in greetings:
                 self._server.reply(request, self._directory())
-
-    def _event(self, request: Request) -> Reply:
-        """One numbered event of a shard's stream. Answered with the number that comes next, which
-        acknowledges all before it and asks for a resend when it is not what the shard expects."""
-        shard = self._shards.get(int(request.body["slot"]))
-        if shard is None:
-            return Reply(body={"next_event": 0, "incarnation": self.incarnation})
-        if request.body["number"] == shard.next_event:
-            shard.next_event += 1
-            self._carry_out(self._apply_event(shard.slot, request))
-        return Reply(body={"next_event": shard.next_event, "incarnation": self.incarnation})
-
-    def _apply_event(self, slot: int, request: Request) -> list[Effect]:
-        body, arrays = request.body, ArrayReader(request.frames)
-        now_s, partition, uids = (
-            time.monotonic(),
-            str(body["partition"]),
-            arrays.int64s(body["uids"]),
-        )
-        if body["kind"] == ops.CLEARED:
-            return self._plane.cleared(now_s=now_s, slot=slot, partition=partition, uids=uids)
-        return self._plane.commit(
-            now_s=now_s,
-            slot=slot,
-            partition=partition,
-            uids=uids,
-            fields={str(name): spec_from_wire(spec) for name, spec in body["fields"].items()},
-            tags=read_tags(body["tags"], arrays),
-            nbytes=body["nbytes"],
-        )
 
     # -- operations -----------------------------------------------------------------------------
 
@@ -256,12 +179,15 @@ class CoordinatorServer:
         policy = PartitionPolicy.from_plain(request.body["policy"])
         name = str(request.body["partition"])
         self._carry_out(self._plane.create_partition(name, policy, now_s=time.monotonic()))
+        if policy.limits_puts:
+            # Before the answer: whoever puts after it finds shards that know.
+            self._links.limit(name)
         return Reply(body={})
 
     def _drop_partition(self, request: Request) -> Reply:
-        self._carry_out(
-            self._plane.drop_partition(str(request.body["partition"]), now_s=time.monotonic())
-        )
+        name = str(request.body["partition"])
+        self._carry_out(self._plane.drop_partition(name, now_s=time.monotonic()))
+        self._links.unlimit(name)
         return Reply(body={})
 
     def _claim(self, request: Request) -> None:
@@ -362,7 +288,7 @@ class CoordinatorServer:
             body={
                 "service_id": self.service_id,
                 "uptime_s": now_s - self._started_s,
-                "shards": sorted(self._shards),
+                "shards": self._links.slots,
                 "partitions": self._plane.status(now_s=now_s),
                 "parked": len(self._parked),
                 "requests": dict(self._server.requests),

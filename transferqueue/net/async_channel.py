@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import zmq
 
 from transferqueue.errors import Closed, ConfigError
-from transferqueue.net.calls import ASK_AGAIN_S, CANCEL, RESUME, Call, Outcome
-from transferqueue.net.pending import PendingCalls
+from transferqueue.net.calls import CANCEL, RESUME, Call, Flow, Outcome
+from transferqueue.net.pending import Pending, PendingCalls, PendingFlows
 from transferqueue.net.sockets import (
     WireBytes,
     connect_dealer,
     descriptor,
+    new_context,
     receive_or_none,
     send_or_drop,
 )
@@ -28,13 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transferqueue.net.keys import ClientKeys
+    from transferqueue.wire.format import Message
+
+MAX_BURST = 16
+"""Messages taken before other tasks of the loop get their turn: the chunks of a large get may come
+as fast as they are copied."""
 
 
 class _Exchange:
     """Calls that one task waits for."""
 
-    def __init__(self, calls: Sequence[Call]) -> None:
-        self.pending = PendingCalls(calls)
+    def __init__(self, pending: Pending) -> None:
+        self.pending = pending
         self.progress = asyncio.Event()
 
 
@@ -42,7 +48,7 @@ class AsyncChannel:
     """Belongs to the event loop that it is first used in."""
 
     def __init__(self, keys: ClientKeys | None = None) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = new_context()
         self._keys = keys
         self.wire_bytes = WireBytes()
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
@@ -52,45 +58,54 @@ class AsyncChannel:
 
     async def exchange(self, calls: Sequence[Call], *, timeout_s: float) -> list[Outcome]:
         """See `Channel`. A cancelled task cancels its calls at their peers."""
-        exchange = _Exchange(calls)
-        for call in calls:
-            self._send(call)
-            self._waiting[call.request_id] = exchange
+        pending = PendingCalls(calls)
+        await self._carry_out(pending, timeout_s)
+        return pending.outcomes()
+
+    async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
+        """See `Channel`. Chunks are taken on the loop, between other things."""
+        pending = PendingFlows(flows)
+        await self._carry_out(pending, timeout_s)
+        pending.raise_failure()
+
+    async def _carry_out(self, pending: Pending, timeout_s: float) -> None:
+        exchange = _Exchange(pending)
         start_s = time.monotonic()
         try:
+            for call in pending.first(start_s):
+                self._send(call, exchange)
             await self._wait(exchange, start_s + timeout_s)
         finally:
-            for call in calls:
-                del self._waiting[call.request_id]
-            self._control(exchange, CANCEL)
-        exchange.pending.give_up(time.monotonic() - start_s)
-        return exchange.pending.outcomes()
+            for call in pending.under_way():
+                self._waiting.pop(call.request_id, None)
+                self._control(call, CANCEL)
+        if pending:
+            pending.give_up(time.monotonic() - start_s)
 
     async def _wait(self, exchange: _Exchange, deadline_s: float) -> None:
-        ask_s = time.monotonic() + ASK_AGAIN_S
-        while exchange.pending:
+        pending = exchange.pending
+        while pending:
             now_s = time.monotonic()
             if now_s >= deadline_s:
                 return
-            if now_s >= ask_s:
-                self._control(exchange, RESUME)
-                ask_s = now_s + ASK_AGAIN_S
+            for call in pending.quiet(now_s):
+                self._control(call, RESUME)
             exchange.progress.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(deadline_s, ask_s) - now_s):
+                async with asyncio.timeout(min(deadline_s, pending.next_ask_s()) - now_s):
                     await exchange.progress.wait()
             if self._closed:
                 raise Closed("the client")
 
-    def _control(self, exchange: _Exchange, op: str) -> None:
-        if self._closed:
-            return
-        for call in exchange.pending.unsettled():
-            send_or_drop(self._socket(call.endpoint), call.control(op), self.wire_bytes)
+    def _control(self, call: Call, op: str) -> None:
+        socket = self._sockets.get(call.endpoint)
+        if socket is not None:
+            send_or_drop(socket, call.control(op), self.wire_bytes)
             self._look_again(call.endpoint)
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: Call, exchange: _Exchange) -> None:
         """Send on the peer's socket, or on a new one where that has been refused for good."""
+        self._waiting[call.request_id] = exchange
         message = call.message()
         if not send_or_drop(self._socket(call.endpoint), message, self.wire_bytes):
             self._forget(call.endpoint)
@@ -103,16 +118,22 @@ class AsyncChannel:
         self._loop.call_soon(self._receive, endpoint)
 
     def _receive(self, endpoint: str) -> None:
-        socket = self._sockets.get(endpoint)
-        while (
-            socket is not None and (message := receive_or_none(socket, self.wire_bytes)) is not None
-        ):
+        for _ in range(MAX_BURST):
+            socket = self._sockets.get(endpoint)
+            message = None if socket is None else receive_or_none(socket, self.wire_bytes)
+            if message is None:
+                return
             exchange = self._waiting.get(message.request_id)
-            if exchange is None:
-                continue  # given up
-            for call in exchange.pending.settle(message):
-                send_or_drop(socket, call.message(), self.wire_bytes)
-            exchange.progress.set()
+            if exchange is not None:  # else it was given up
+                self._settle(exchange, message)
+        self._look_again(endpoint)
+
+    def _settle(self, exchange: _Exchange, message: Message) -> None:
+        for call in exchange.pending.settle(message, time.monotonic()):
+            self._send(call, exchange)
+        if not exchange.pending.waits_for(message.request_id):
+            del self._waiting[message.request_id]
+        exchange.progress.set()
 
     def _socket(self, endpoint: str) -> zmq.Socket[bytes]:
         if self._closed:

@@ -11,7 +11,7 @@ from transferqueue.errors import TransferQueueError
 from transferqueue.wire.format import Buffer, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 GRACE_S = 2.0
 """A peer that parks a call answers at its deadline; the channel waits this much longer for it."""
@@ -60,6 +60,21 @@ class Call:
 Outcome = Message | TransferQueueError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """Many calls to one peer, made one after the other as the answers to earlier ones come."""
+
+    endpoint: str
+    op: str
+    calls: Iterator[Call]
+    """Made only when they are about to be sent: their frames may be copies."""
+    num_calls: int
+    window: int
+    """How many may be without an answer at a time: what bounds the bytes in flight."""
+    take: Callable[[Call, Message], None]
+    """Gets each answer once, in any order. A `TransferQueueError` that it raises ends the flow."""
+
+
 class Channel(Protocol):
     """Long-lived sockets to any number of peers. One face waits in the thread, one in the loop."""
 
@@ -69,6 +84,11 @@ class Channel(Protocol):
         A peer's refusal and a peer's silence (`ServiceUnreachable`) are outcomes, not raises, so
         that one failed peer does not hide what the others did.
         """
+        ...
+
+    async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
+        """Carry out every flow, side by side. Raises the first failure, and then has given up what
+        was still under way; `TransferUnfinished` when the time is up."""
         ...
 
 

@@ -21,10 +21,13 @@ class Lent(Generic[T]):
     def __init__(self) -> None:
         self._by_request: OrderedDict[tuple[bytes, int], T] = OrderedDict()
 
-    def note(self, request: tuple[bytes, int], what: T) -> None:
+    def note(self, request: tuple[bytes, int], what: T) -> T | None:
+        """Returns what an earlier answer to the same request lent: that one was lost."""
+        earlier = self._by_request.pop(request, None)
         self._by_request[request] = what
         if len(self._by_request) > MAX_REMEMBERED:
             self._by_request.popitem(last=False)
+        return earlier
 
     def take_back(self, request: tuple[bytes, int]) -> T | None:
         """What the answer to a request lent, once; ``None`` when it lent nothing."""

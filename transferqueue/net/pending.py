@@ -1,11 +1,13 @@
-"""Which calls of one exchange still wait for an answer. No socket, no clock."""
+"""Which calls still wait for an answer, and which are to be sent now. No socket, no clock."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from transferqueue.errors import ServiceUnreachable
-from transferqueue.net.calls import RESUME, UNKNOWN, Call, Outcome
+from transferqueue.errors import ServiceUnreachable, TransferQueueError, TransferUnfinished
+from transferqueue.net.calls import ASK_AGAIN_S, RESUME, UNKNOWN, Call, Flow, Outcome
 from transferqueue.wire.format import ERROR_OP, decode_error
 
 if TYPE_CHECKING:
@@ -19,38 +21,166 @@ def outcome_of(message: Message) -> Outcome:
     return decode_error(message.body) if message.op == ERROR_OP else message
 
 
-class PendingCalls:
-    """Invariant: every call ends in exactly one outcome, the first that arrived for it."""
+class Pending(ABC):
+    """Calls under way, seen by a channel.
 
-    def __init__(self, calls: Sequence[Call]) -> None:
-        self._calls = list(calls)
-        self._index = {call.request_id: i for i, call in enumerate(self._calls)}
-        self._outcomes: list[Outcome | None] = [None] * len(self._calls)
+    The channel sends what `first` and `settle` return, asks again for what `quiet` names, and stops
+    when this is false. True while any answer is still to come.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: dict[int, Call] = {}
+        self._heard_s: dict[str, float] = {}
+        """When each peer was last heard of, or first asked."""
 
     def __bool__(self) -> bool:
-        return bool(self._index)
+        return bool(self._under_way)
 
-    def unsettled(self) -> list[Call]:
-        return [self._calls[i] for i in self._index.values()]
+    @property
+    def endpoints(self) -> list[str]:
+        """The peers that were asked."""
+        return list(self._heard_s)
 
-    def settle(self, message: Message) -> list[Call]:
-        """Take one message. Returns the calls that must be sent again: their peer lost them."""
-        index = self._index.get(message.request_id)
-        if index is None:
+    def under_way(self) -> list[Call]:
+        """Calls that were sent and have no answer."""
+        return list(self._under_way.values())
+
+    def waits_for(self, request_id: int) -> bool:
+        return request_id in self._under_way
+
+    @abstractmethod
+    def first(self, now_s: float) -> list[Call]:
+        """The calls to begin with."""
+
+    def settle(self, message: Message, now_s: float) -> list[Call]:
+        """Take one message. Returns the calls to send next: those that come after it, or the one
+        that its peer has lost."""
+        call = self._under_way.get(message.request_id)
+        if call is None:
             return []
+        self._heard_s[call.endpoint] = now_s
         if message.op == RESUME:
-            return [self._calls[index]] if message.body.get("state") == UNKNOWN else []
-        del self._index[message.request_id]
-        self._outcomes[index] = outcome_of(message)
+            return [call] if message.body.get("state") == UNKNOWN else []
+        del self._under_way[message.request_id]
+        return self._answered(call, message, now_s)
+
+    def quiet(self, now_s: float) -> list[Call]:
+        """Calls to ask about: their peer has said nothing for `ASK_AGAIN_S`."""
+        silent = [e for e, heard_s in self._heard_s.items() if heard_s + ASK_AGAIN_S <= now_s]
+        for endpoint in silent:
+            self._heard_s[endpoint] = now_s
+        return [call for call in self._under_way.values() if call.endpoint in silent]
+
+    def next_ask_s(self) -> float:
+        """When `quiet` may name calls next."""
+        return min(self._heard_s.values()) + ASK_AGAIN_S
+
+    @abstractmethod
+    def give_up(self, waited_s: float) -> None:
+        """The time is up: each call without an answer has failed."""
+
+    def _send(self, call: Call, now_s: float) -> Call:
+        self._under_way[call.request_id] = call
+        self._heard_s.setdefault(call.endpoint, now_s)
+        return call
+
+    @abstractmethod
+    def _answered(self, call: Call, message: Message, now_s: float) -> list[Call]:
+        """The calls that follow this answer."""
+
+
+class PendingCalls(Pending):
+    """Calls made at once. Invariant: every call ends in exactly one outcome, the first that
+    arrived for it."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        super().__init__()
+        self._calls = list(calls)
+        self._outcomes: dict[int, Outcome] = {}
+
+    def first(self, now_s: float) -> list[Call]:
+        return [self._send(call, now_s) for call in self._calls]
+
+    def _answered(self, call: Call, message: Message, now_s: float) -> list[Call]:
+        self._outcomes[call.request_id] = outcome_of(message)
         return []
 
     def give_up(self, waited_s: float) -> None:
-        """Turn each call without an answer into `ServiceUnreachable`."""
-        for index in self._index.values():
-            call = self._calls[index]
-            self._outcomes[index] = ServiceUnreachable(call.endpoint, call.op, waited_s)
-        self._index.clear()
+        for call in self._under_way.values():
+            error = ServiceUnreachable(call.endpoint, call.op, waited_s)
+            self._outcomes[call.request_id] = error
+        self._under_way.clear()
 
     def outcomes(self) -> list[Outcome]:
-        assert not self._index
-        return [outcome for outcome in self._outcomes if outcome is not None]
+        """In the order of the calls."""
+        return [self._outcomes[call.request_id] for call in self._calls]
+
+
+class PendingFlows(Pending):
+    """Flows side by side. Invariant: of each flow at most ``window`` calls are without an answer.
+
+    The first failure of any flow ends them all: nothing more is sent.
+    """
+
+    def __init__(self, flows: Sequence[Flow]) -> None:
+        super().__init__()
+        self._states = [_FlowState(flow) for flow in flows]
+        self._state_of: dict[int, _FlowState] = {}
+        self._failure: TransferQueueError | None = None
+
+    def __bool__(self) -> bool:
+        return self._failure is None and super().__bool__()
+
+    def first(self, now_s: float) -> list[Call]:
+        return [call for state in self._states for call in self._fill(state, now_s)]
+
+    def _fill(self, state: _FlowState, now_s: float) -> list[Call]:
+        calls = state.take_next()
+        for call in calls:
+            self._state_of[call.request_id] = state
+            self._send(call, now_s)
+        return calls
+
+    def _answered(self, call: Call, message: Message, now_s: float) -> list[Call]:
+        state = self._state_of.pop(call.request_id)
+        try:
+            outcome = outcome_of(message)
+            if isinstance(outcome, TransferQueueError):
+                raise outcome
+            state.flow.take(call, outcome)
+            state.num_done += 1
+            state.num_under_way -= 1
+            return self._fill(state, now_s)
+        except TransferQueueError as error:
+            self._failure = error
+            return []
+
+    def give_up(self, waited_s: float) -> None:
+        state = next(state for state in self._states if state.num_under_way)
+        self._failure = state.unfinished(waited_s)
+
+    def raise_failure(self) -> None:
+        """Raise what ended the flows before their end, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+
+class _FlowState:
+    """How far one flow is."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.num_done = 0
+        self.num_under_way = 0
+
+    def take_next(self) -> list[Call]:
+        """The calls that the window has room for."""
+        calls = list(islice(self.flow.calls, self.flow.window - self.num_under_way))
+        self.num_under_way += len(calls)
+        return calls
+
+    def unfinished(self, waited_s: float) -> TransferQueueError:
+        flow = self.flow
+        if self.num_done == 0:
+            return ServiceUnreachable(flow.endpoint, flow.op, waited_s)
+        return TransferUnfinished(flow.endpoint, flow.op, self.num_done, flow.num_calls, waited_s)

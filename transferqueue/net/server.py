@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from transferqueue.errors import InvalidInput, TransferQueueError, WireError
 from transferqueue.net.calls import CANCEL, RESUME, UNKNOWN, WORKING
 from transferqueue.net.keys import KeyCheck, ServiceKeys
 from transferqueue.net.replies import AnswerLog
-from transferqueue.net.sockets import common_options, milliseconds
+from transferqueue.net.sockets import common_options, milliseconds, new_context
 from transferqueue.wire.format import (
     ERROR_OP,
     OK_OP,
@@ -33,12 +34,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_FRAME_BYTES = 1 << 40
 BACKLOG = 4096
 """Connections that may wait to be accepted: every client of a large job connects at once."""
 
 MAX_BURST = 256
 """Requests served before timers and other sockets get their turn."""
+
+_AFTER_FAILURE_S = 0.05
+_STOP = b"x"
+
+_BAD_BODY = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,21 +93,22 @@ class Server:
         mutating: frozenset[str],
         on_cancel: Callable[[tuple[bytes, int]], None],
     ) -> None:
-        self._handlers = handlers
+        self._handlers = dict(handlers)
         self._mutating = mutating
         self._on_cancel = on_cancel
         self._answers = AnswerLog()
         self.refusals: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = new_context()
         self._poller = zmq.Poller()
         self._on_readable: dict[object, Callable[[], None]] = {}
         self._key_check: KeyCheck | None = None
         self._router = self._make_router()
         self.endpoints = self._bind(endpoints, keys)
-        self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._pipe_read, self._pipe_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._pipe_lock = threading.RLock()
         self._stopping = False
-        self.watch(self._stop_read, self._note_stop)
+        self.watch(self._pipe_read, self._hear_self)
         self.watch(self._router, self._serve_burst)
 
     def _make_router(self) -> zmq.Socket[bytes]:
@@ -110,7 +116,6 @@ class Server:
         common_options(router)
         router.backlog = BACKLOG
         router.router_handover = True
-        router.maxmsgsize = MAX_FRAME_BYTES
         router.handshake_ivl = 10_000
         return router
 
@@ -134,6 +139,10 @@ class Server:
     def num_keys_refused(self) -> int:
         """TCP peers that came without the key."""
         return self._key_check.num_refused if self._key_check else 0
+
+    def add_handlers(self, handlers: Mapping[str, Handler]) -> None:
+        """Serve more operations; before `run`."""
+        self._handlers.update(handlers)
 
     def watch(self, readable: Any, callback: Callable[[], None]) -> None:
         """Call ``callback`` whenever a socket or file descriptor can be read."""
@@ -160,19 +169,35 @@ class Server:
         """Serve until `stop`. ``tick(now_s)`` does what is due and returns the seconds until the
         next thing will be."""
         while not self._stopping:
-            wait_s = tick(time.monotonic())
-            for key, _ in self._poller.poll(milliseconds(wait_s)):
-                callback = self._on_readable.get(key)
-                if callback is not None:
-                    callback()
+            try:
+                wait_s = tick(time.monotonic())
+                for key, _ in self._poller.poll(milliseconds(wait_s)):
+                    callback = self._on_readable.get(key)
+                    if callback is not None:
+                        callback()
+            except Exception:
+                # Nobody's request: a timer, a process that ended, a stream of our own. Whoever
+                # depends on it sees a deadline pass; everybody else is served.
+                log.exception("a step of the loop failed")
+                time.sleep(_AFTER_FAILURE_S)
 
     def stop(self) -> None:
         """End `run` soon. Safe from signal handlers and other threads; idempotent."""
-        with contextlib.suppress(OSError):
-            os.write(self._stop_write, b"x")
+        self._tell_loop(_STOP)
 
-    def _note_stop(self) -> None:
-        self._stopping = True
+    def wake(self) -> None:
+        """Have ``tick`` called soon. Safe from other threads, also after `close`."""
+        self._tell_loop(b"w")
+
+    def _tell_loop(self, what: bytes) -> None:
+        # A signal handler may come while this very thread holds the lock.
+        with self._pipe_lock:
+            if not self._router.closed:
+                with contextlib.suppress(OSError):  # full: it is awake
+                    os.write(self._pipe_write, what)
+
+    def _hear_self(self) -> None:
+        self._stopping = self._stopping or _STOP in os.read(self._pipe_read, 1 << 16)
 
     def _serve_burst(self) -> None:
         for _ in range(MAX_BURST):
@@ -228,23 +253,27 @@ class Server:
         )
 
     def _handle(self, request: Request) -> None:
-        self.requests[request.op] += 1
         self._answers.begin(*request.key)
-        try:
+        with self.answering(request):
             handler = self._handlers.get(request.op)
             if handler is None:
                 raise InvalidInput(f"no operation {request.op!r}")
+            self.requests[request.op] += 1
             reply = handler(request)
+            if reply is not None:
+                self.reply(request, reply)
+
+    @contextlib.contextmanager
+    def answering(self, request: Request) -> Iterator[None]:
+        """What the block raises is the answer to this request, and to no other.
+
+        For whoever answers a parked request on another one's occasion.
+        """
+        try:
+            yield
         except TransferQueueError as error:
             self.refuse(request, error)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            IndexError,
-            AttributeError,
-            OverflowError,
-        ) as error:
+        except _BAD_BODY as error:
             # A body of the wrong shape ends up here; only a peer that is not ours sends one.
             self.refusals["BadBody"] += 1
             log.info("bad %s request", request.op, exc_info=True)
@@ -252,9 +281,6 @@ class Server:
         except Exception as error:
             log.exception("%s failed", request.op)
             self.refuse(request, error)
-        else:
-            if reply is not None:
-                self.reply(request, reply)
 
     def reply(self, request: Request, reply: Reply) -> None:
         """Answer a request, now or after it was parked."""
@@ -279,24 +305,34 @@ class Server:
         )
 
     def _finish(self, request: Request, answer: Message) -> None:
+        try:
+            frames = encode_message(answer)
+        except TransferQueueError as error:  # too much for a header
+            self.refusals[type(error).__name__] += 1
+            answer = Message(op=ERROR_OP, request_id=answer.request_id, body=encode_error(error))
+            frames = encode_message(answer)
         self._answers.finish(*request.key, answer, keep=request.op in self._mutating)
-        self._send(request.peer, answer)
+        self._send_frames(request.peer, frames)
 
     def send(self, peer: bytes, message: Message) -> None:
         """Send something that no request asked for, e.g. an order on a stream."""
         self._send(peer, message)
 
     def _send(self, peer: bytes, message: Message) -> None:
+        self._send_frames(peer, encode_message(message))
+
+    def _send_frames(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         # A ROUTER drops what goes to a peer that left: whoever lost an answer asks again.
-        self._router.send_multipart([peer, *encode_message(message)], copy=False)
+        self._router.send_multipart([peer, *frames], copy=False)
 
     def close(self) -> None:
         """Close every socket. Idempotent."""
         if self._router.closed:
             return
-        self._router.close()
+        with self._pipe_lock:
+            self._router.close()
+            os.close(self._pipe_read)
+            os.close(self._pipe_write)
         if self._key_check is not None:
             self._key_check.close()
         self._context.destroy(linger=None)
-        os.close(self._stop_read)
-        os.close(self._stop_write)

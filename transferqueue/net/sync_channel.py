@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import zmq
 
 from transferqueue.errors import Closed, ConfigError
-from transferqueue.net.calls import ASK_AGAIN_S, CANCEL, RESUME, Call, Outcome
-from transferqueue.net.pending import PendingCalls
+from transferqueue.net.calls import CANCEL, RESUME, Call, Flow, Outcome
+from transferqueue.net.pending import Pending, PendingCalls, PendingFlows
 from transferqueue.net.sockets import (
     WireBytes,
     connect_dealer,
     milliseconds,
+    new_context,
     receive_or_none,
     send_or_drop,
 )
@@ -57,51 +58,48 @@ class SyncChannel:
         self._keys = keys
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
 
-    async def exchange(self, calls: Sequence[Call], *, timeout_s: float) -> list[Outcome]:
-        """See `Channel`. Blocks the thread and never suspends, whatever the ``async`` says."""
+    def exchange(self, calls: Sequence[Call], *, timeout_s: float) -> list[Outcome]:
+        """See `Channel`."""
         pending = PendingCalls(calls)
-        for call in calls:
-            self._send(call)
-        sockets = {call.endpoint: self._sockets[call.endpoint] for call in calls}
-        start_s = time.monotonic()
-        try:
-            self._wait(pending, list(sockets.values()), start_s, start_s + timeout_s)
-        except BaseException:
-            self._cancel(pending)
-            raise
-        if pending:
-            self._cancel(pending)
-            pending.give_up(time.monotonic() - start_s)
+        self._carry_out(pending, timeout_s)
         return pending.outcomes()
 
-    def _wait(
-        self,
-        pending: PendingCalls,
-        sockets: list[zmq.Socket[bytes]],
-        start_s: float,
-        deadline_s: float,
-    ) -> None:
-        poller = zmq.Poller()
-        for socket in sockets:
-            poller.register(socket, zmq.POLLIN)
-        ask_s = start_s + ASK_AGAIN_S
+    def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
+        """See `Channel`."""
+        pending = PendingFlows(flows)
+        self._carry_out(pending, timeout_s)
+        pending.raise_failure()
+
+    def _carry_out(self, pending: Pending, timeout_s: float) -> None:
+        start_s = time.monotonic()
+        try:
+            for call in pending.first(start_s):
+                self._send(call)
+            self._wait(pending, start_s + timeout_s)
+        finally:
+            for call in pending.under_way():
+                self._send_control(call, CANCEL)
+        if pending:
+            pending.give_up(time.monotonic() - start_s)
+
+    def _wait(self, pending: Pending, deadline_s: float) -> None:
         while pending:
             now_s = time.monotonic()
             if now_s >= deadline_s:
                 return
-            if now_s >= ask_s:
-                for call in pending.unsettled():
-                    self._send_control(call, RESUME)
-                ask_s = now_s + ASK_AGAIN_S
-            ready = poller.poll(milliseconds(min(deadline_s, ask_s) - now_s))
-            for socket, _ in ready:
-                self._receive(socket, pending)
+            for call in pending.quiet(now_s):
+                self._send_control(call, RESUME)
+            wait_s = min(deadline_s, pending.next_ask_s()) - now_s
+            sockets = [self._sockets[endpoint] for endpoint in pending.endpoints]
+            if zmq.zmq_poll([(socket, zmq.POLLIN) for socket in sockets], milliseconds(wait_s)):
+                for socket in sockets:
+                    self._receive(socket, pending)
 
-    def _receive(self, socket: zmq.Socket[bytes], pending: PendingCalls) -> None:
+    def _receive(self, socket: zmq.Socket[bytes], pending: Pending) -> None:
         """Settle what has arrived; answers to calls that were given up are dropped here."""
         while (message := receive_or_none(socket, self._count)) is not None:
-            for call in pending.settle(message):
-                send_or_drop(socket, call.message(), self._count)
+            for call in pending.settle(message, time.monotonic()):
+                self._send(call)
 
     def _send(self, call: Call) -> None:
         """Send on the peer's socket, or on a new one where that has been refused for good."""
@@ -111,11 +109,9 @@ class SyncChannel:
             send_or_drop(self._socket(call.endpoint), message, self._count)
 
     def _send_control(self, call: Call, op: str) -> None:
-        send_or_drop(self._socket(call.endpoint), call.control(op), self._count)
-
-    def _cancel(self, pending: PendingCalls) -> None:
-        for call in pending.unsettled():
-            self._send_control(call, CANCEL)
+        socket = self._sockets.get(call.endpoint)
+        if socket is not None:
+            send_or_drop(socket, call.control(op), self._count)
 
     def _socket(self, endpoint: str) -> zmq.Socket[bytes]:
         socket = self._sockets.get(endpoint)
@@ -141,7 +137,7 @@ class SyncChannelPool:
     """
 
     def __init__(self, keys: ClientKeys | None = None) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = new_context()
         self._keys = keys
         self.wire_bytes = WireBytes()
         self._lock = threading.Lock()
@@ -149,9 +145,14 @@ class SyncChannelPool:
         self._closed = False
 
     async def exchange(self, calls: Sequence[Call], *, timeout_s: float) -> list[Outcome]:
-        """See `Channel`."""
+        """See `Channel`. Blocks the thread and never suspends, whatever the ``async`` says."""
         with self._channel() as channel:
-            return await channel.exchange(calls, timeout_s=timeout_s)
+            return channel.exchange(calls, timeout_s=timeout_s)
+
+    async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
+        """See `Channel`. Blocks the thread and never suspends."""
+        with self._channel() as channel:
+            channel.flow(flows, timeout_s=timeout_s)
 
     @contextmanager
     def _channel(self) -> Iterator[SyncChannel]:

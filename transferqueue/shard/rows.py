@@ -57,8 +57,7 @@ class _Column:
 class RowTable:
     """Invariant: ``uids[:num]`` rises strictly; a dead row has no cell in any column."""
 
-    def __init__(self, partition: str) -> None:
-        self.partition = partition
+    def __init__(self) -> None:
         self._uids = np.empty(_MIN_CAPACITY, dtype=np.int64)
         self._alive = np.zeros(_MIN_CAPACITY, dtype=bool)
         self._num = 0
@@ -119,12 +118,16 @@ class RowTable:
             raise FieldExists(field, len(uids), uids[:5].tolist())
 
     def reserve(self, field: str, rows: np.ndarray) -> None:
-        """Keep the cells of a put that has not committed yet from other puts."""
-        self._column(field).slabs[rows] = RESERVED
+        """Keep the empty cells of a put that has not committed yet from other puts. Cells that
+        hold something stay as they are: the put will replace them."""
+        column = self._column(field)
+        column.slabs[rows[column.slabs[rows] == NO_CELL]] = RESERVED
 
     def unreserve(self, field: str, rows: np.ndarray) -> None:
-        column = self._column(field)
-        column.slabs[rows[column.slabs[rows] == RESERVED]] = NO_CELL
+        """Inverse of `reserve`, for a put that was given up."""
+        column = self._columns.get(field)
+        if column is not None:
+            column.slabs[rows[column.slabs[rows] == RESERVED]] = NO_CELL
 
     def write(self, field: str, rows: np.ndarray, cells: Cells) -> Cells:
         """Set the cells of the rows. Returns the ones they replace, absent ones left out."""

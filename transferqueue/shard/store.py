@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from transferqueue.errors import DuplicateRows, Missing
+from transferqueue.errors import DuplicateRows, RowsGone, TransferExpired
 from transferqueue.shard.leases import FreedRanges, Leases
 from transferqueue.shard.rows import Cells, RowTable
 from transferqueue.shard.slabs import SlabTable
@@ -78,6 +78,10 @@ class FoundColumn:
         sizes: np.ndarray = self.cells.lengths * self.unit_bytes
         return sizes
 
+    @property
+    def num_bytes(self) -> int:
+        return int(self.sizes.sum())
+
 
 class SpecTable:
     """Numbers for field specs, so that a slab can name its own with an int."""
@@ -122,7 +126,7 @@ class Store:
         addresses = self._space.reserve(sizes)
         if addresses is None:
             return None
-        self._mark_cells(plan, reserved=True)
+        self._mark_cells(plan)
         reservation = Reservation(
             put_id=self._next_put_id,
             plan=plan,
@@ -134,12 +138,15 @@ class Store:
         self._reservations[reservation.put_id] = reservation
         return reservation
 
+    def is_under_way(self, put_id: int) -> bool:
+        return put_id in self._reservations
+
     def reservation(self, put_id: int) -> Reservation:
-        """A put under way; Missing when there is none (committed, aborted or expired)."""
+        """A put under way; TransferExpired when there is none (committed, aborted, given up)."""
         try:
             return self._reservations[put_id]
         except KeyError:
-            raise Missing(f"no put {put_id} is under way on shard {self.slot}") from None
+            raise TransferExpired("put", put_id, self.slot) from None
 
     def commit(self, put_id: int) -> Committed:
         """Make a put visible. Its rows may have been cleared meanwhile: then RowsGone, and the
@@ -148,15 +155,14 @@ class Store:
         plan = reservation.plan
         table = self._table(plan.partition)
         try:
-            if plan.uids is None:
-                uids = self._new_uids(plan.num_rows)
-                rows = table.append(uids)
-            else:
-                uids = plan.uids
-                rows = table.locate(uids)
-        except Missing:
+            rows = None if plan.uids is None else table.locate(plan.uids)
+        except RowsGone:
             self.abort(put_id)
             raise
+        uids = plan.uids
+        if uids is None or rows is None:
+            uids = self._new_uids(plan.num_rows)
+            rows = table.append(uids)
         del self._reservations[put_id]
         for index, column in enumerate(plan.columns):
             if len(reservation.slab_ids):
@@ -175,8 +181,9 @@ class Store:
         reservation = self._reservations.pop(put_id, None)
         if reservation is None:
             return
-        self._mark_cells(reservation.plan, reserved=False)
+        self._unmark_cells(reservation.plan)
         self._give_back(self.leases.free_slabs(reservation.slab_ids))
+        self._drop_if_empty(reservation.plan.partition)
 
     # -- get ------------------------------------------------------------------------------------
 
@@ -187,7 +194,7 @@ class Store:
 
         RowsGone, FieldsMissing. Rows that lack an ``optional`` field are left out of its column.
         """
-        table = self._table(partition)
+        table = self._read_table(partition)
         rows = table.locate(uids)
         read = table.read_all(list(fields), rows)
         found = {name: self._found(cells, None) for name, cells in read.items()}
@@ -223,11 +230,11 @@ class Store:
             return _NO_UIDS
         if uids is None:
             uids = table.uids()
-        rows, found = table.find(np.unique(uids))
-        gone: np.ndarray = np.unique(uids)[found]
+        distinct = np.unique(uids)
+        rows, found = table.find(distinct)
         self._free_cells(table.clear(rows[found]))
-        if len(table) == 0 and not self._has_reservations(partition):
-            del self.partitions[partition]
+        self._drop_if_empty(partition)
+        gone: np.ndarray = distinct[found]
         return gone
 
     # -- status ---------------------------------------------------------------------------------
@@ -243,13 +250,23 @@ class Store:
     # -- steps ----------------------------------------------------------------------------------
 
     def _table(self, partition: str) -> RowTable:
+        """To be written to: made when it is not there."""
         table = self.partitions.get(partition)
         if table is None:
-            table = self.partitions[partition] = RowTable(partition)
+            table = self.partitions[partition] = RowTable()
         return table
 
-    def _has_reservations(self, partition: str) -> bool:
-        return any(r.plan.partition == partition for r in self._reservations.values())
+    def _read_table(self, partition: str) -> RowTable:
+        """To look into: what is not there has no rows, and asking for it leaves nothing."""
+        table = self.partitions.get(partition)
+        return RowTable() if table is None else table
+
+    def _drop_if_empty(self, partition: str) -> None:
+        table = self.partitions.get(partition)
+        if table is None or len(table):
+            return
+        if not any(r.plan.partition == partition for r in self._reservations.values()):
+            del self.partitions[partition]
 
     def _check_cells(self, plan: PutPlan) -> None:
         if plan.uids is None:
@@ -258,22 +275,28 @@ class Store:
         if len(distinct) != len(plan.uids):
             repeated = distinct[counts > 1][:5].tolist()
             raise DuplicateRows(len(plan.uids), len(distinct), repeated)
-        table = self._table(plan.partition)
+        table = self._read_table(plan.partition)
         rows = table.locate(plan.uids)
         for column in plan.columns:
             table.check_free(column.name, rows, allow_written=plan.overwrite)
 
-    def _mark_cells(self, plan: PutPlan, *, reserved: bool) -> None:
-        """Keep other puts off the cells that this put will write, or let them in again."""
-        if plan.uids is None or plan.overwrite:
+    def _mark_cells(self, plan: PutPlan) -> None:
+        """Keep other puts off the empty cells that this put will write."""
+        if plan.uids is None:
             return
         table = self._table(plan.partition)
+        rows = table.locate(plan.uids)
+        for column in plan.columns:
+            table.reserve(column.name, rows)
+
+    def _unmark_cells(self, plan: PutPlan) -> None:
+        """Let other puts in again, where the rows are still there."""
+        table = self.partitions.get(plan.partition)
+        if plan.uids is None or table is None:
+            return
         rows, found = table.find(plan.uids)
         for column in plan.columns:
-            if reserved:
-                table.reserve(column.name, rows[found])
-            else:
-                table.unreserve(column.name, rows[found])
+            table.unreserve(column.name, rows[found])
 
     def _add_slabs(
         self, plan: PutPlan, addresses: np.ndarray, extent_bytes: np.ndarray

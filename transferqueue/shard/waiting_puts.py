@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingPut:
-    """A put that found no space."""
+    """A put that found no space, or waits for room under its partition's quota."""
 
     request: Request
     plan: PutPlan
     since_s: float
     deadline_s: float
+    is_admitted: bool = False
+    """The coordinator has given it room in its partition."""
 
 
 class WaitingPuts:
@@ -51,9 +53,12 @@ class WaitingPuts:
             self._queue = deque(put for put in self._queue if put.deadline_s > now_s)
         return expired
 
-    def remove(self, key: tuple[bytes, int]) -> None:
-        """Take out the put of a request that was cancelled."""
-        self._queue = deque(put for put in self._queue if put.request.key != key)
+    def remove(self, key: tuple[bytes, int]) -> list[WaitingPut]:
+        """Take out the put of a request that was cancelled, if it waits."""
+        removed = [put for put in self._queue if put.request.key == key]
+        if removed:
+            self._queue = deque(put for put in self._queue if put.request.key != key)
+        return removed
 
     def next_deadline_s(self) -> float | None:
         return min((put.deadline_s for put in self._queue), default=None)

@@ -26,17 +26,21 @@ class GotColumn:
     present: np.ndarray | None  # bool[rows asked for]; None: all
     lengths: np.ndarray | None  # int64[rows present], in units; None: one unit each
     starts: np.ndarray | None  # int64[rows present], arena addresses; None: the bytes are here
-    payload: np.ndarray | None  # uint8[bytes of the cells, in order]; None: they are mapped
+    payload: np.ndarray | None
+    """uint8[bytes of the cells, in order]; ``None``: they are mapped, or come in chunks."""
 
-    def sizes(self) -> np.ndarray:
-        """Bytes of each row present. int64[rows present]."""
+    def sizes(self, num_rows: int) -> np.ndarray:
+        """Bytes of each row present, of ``num_rows`` asked for. int64[rows present]."""
+        num_present = num_rows if self.present is None else int(np.count_nonzero(self.present))
         units = np.array([spec.unit_bytes for spec in self.specs], dtype=np.int64)
-        if self.spec_of_row is not None:
-            sizes: np.ndarray = units[self.spec_of_row]
-        else:
-            assert self.starts is not None
-            sizes = np.full(len(self.starts), units[0])
+        sizes = (
+            np.full(num_present, units[0]) if self.spec_of_row is None else units[self.spec_of_row]
+        )
         return sizes if self.lengths is None else sizes * self.lengths
+
+    def num_bytes(self, num_rows: int) -> int:
+        """Bytes of all rows present, of ``num_rows`` asked for."""
+        return int(self.sizes(num_rows).sum())
 
     def write(self, arrays: ArrayWriter) -> list[Any]:
         """As plain values; arrays and payload go beside the body."""

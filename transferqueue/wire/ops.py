@@ -20,9 +20,12 @@ HELD: Final = "held"
 
 # client → shard
 PUT: Final = "put"
+WRITE: Final = "write"
 COMMIT: Final = "commit"
 ABORT: Final = "abort"
 GET: Final = "get"
+READ: Final = "read"
+READ_DONE: Final = "read_done"
 CLEAR: Final = "clear"
 RELEASE: Final = "release"
 
@@ -32,8 +35,11 @@ STATUS: Final = "status"
 # shard → coordinator
 REGISTER: Final = "register"
 EVENT: Final = "event"
+ADMIT: Final = "admit"
+RETURN_ROOM: Final = "return_room"
 COMMITTED: Final = "committed"
 CLEARED: Final = "cleared"
 
 # coordinator → shard
 FREE: Final = "free"
+LIMITED: Final = "limited"

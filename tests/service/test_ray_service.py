@@ -1,0 +1,165 @@
+"""A service as Ray actors, on a cluster of two nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import transferqueue as tq
+from transferqueue.config import runtime_root
+from transferqueue.errors import ConfigError, NoService, ServiceFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transferqueue.service.ray_service import RayService
+
+ray = pytest.importorskip("ray")
+
+# Ray leaves threads and descriptors in the driver, and warns of what it will do in the future.
+pytestmark = [
+    pytest.mark.may_leak,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+NODE = {"object_store_memory": 80 << 20, "include_dashboard": False}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes; ``second`` is a resource of the second one alone."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **NODE})
+    try:
+        cluster.add_node(num_cpus=2, resources={"second": 1}, **NODE)
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def service(cluster: Any) -> Iterator[RayService]:
+    del cluster
+    with tq.serve_ray(budget_bytes=32 << 20) as service:
+        yield service
+
+
+def remote(body: Any, **options: Any) -> Any:
+    return ray.remote(body).options(num_cpus=0.1, max_retries=0, **options)
+
+
+def put_on(node_slot: int, transport: str) -> tq.BatchHandle:
+    """Rows on the shard of one slot. The client puts small batches on the shards in turn."""
+    with tq.connect(transport=transport) as client:
+        while True:
+            handle = client.put({"x": torch.ones(4096, 16)})
+            if int(handle.uids[0]) >> 48 == node_slot:
+                return handle
+
+
+def sum_of(handle: tq.BatchHandle, transport: str) -> tuple[float, int]:
+    with tq.connect(transport=transport) as client:
+        total = float(client.get(handle)["x"].sum())
+        return total, client.wire_bytes()["received"]
+
+
+def test_every_node_has_a_shard_of_its_own(service: RayService) -> None:
+    nodes = {node["NodeID"] for node in ray.nodes()}
+    assert set(service.shard_nodes.values()) == nodes
+    assert sorted(service.pids()) == ["coordinator", "shard-0", "shard-1"]
+    with tq.connect() as client:
+        assert client.service_id == service.service_id
+        assert [shard["slot"] for shard in client.status()["shards"]] == [0, 1]
+
+
+def test_workers_of_other_nodes_find_it_and_read_over_tcp(service: RayService) -> None:
+    del service
+    put, read = remote(put_on), remote(sum_of, resources={"second": 0.1})
+    for slot in (0, 1):
+        handle = ray.get(put.remote(slot, "tcp"))
+        total, received = ray.get(read.remote(handle, "tcp"))
+        assert total == 4096 * 16
+        assert received > 4096 * 16 * 4, "the columns came through a socket"
+        total, received = ray.get(read.remote(handle, "auto"))
+        assert total == 4096 * 16
+        assert received < 4096 * 16, "on one machine they are mapped"
+
+
+def test_its_address_and_keys_work_without_ray_too(service: RayService) -> None:
+    assert service.address.startswith("tcp://")
+    with tq.connect(service.address, keys=service.client_keys) as client:
+        assert client.service_id == service.service_id
+    with tq.connect(service.address) as client:
+        assert client.service_id == service.service_id
+
+
+def test_a_process_that_is_killed_is_started_again_where_it_was(service: RayService) -> None:
+    with tq.connect(timeout_s=60) as client:
+        before = service.pids()
+        for process in ("coordinator", "shard-1"):
+            os.kill(before[process], signal.SIGKILL)
+            assert client.status()["service_id"] == service.service_id
+        after = service.pids()
+        assert after["shard-0"] == before["shard-0"]
+        assert after["coordinator"] != before["coordinator"]
+        assert after["shard-1"] != before["shard-1"]
+        handle = client.put({"x": torch.ones(8, 4)})
+        assert client.get(handle)["x"].sum() == 32
+
+
+def test_a_node_that_joins_gets_a_shard(cluster: Any, service: RayService) -> None:
+    assert service.add_shards() == []
+    node = cluster.add_node(num_cpus=1, **NODE)
+    try:
+        assert service.add_shards() == [2]
+        assert len(set(service.shard_nodes.values())) == 3
+        with tq.connect() as client:
+            handles = [client.put({"x": torch.ones(1)}) for _ in range(6)]
+            assert {int(handle.uids[0]) >> 48 for handle in handles} == {0, 1, 2}
+    finally:
+        cluster.remove_node(node)
+
+
+def test_two_services_of_one_cluster_have_two_names(service: RayService) -> None:
+    here = ray.get_runtime_context().get_node_id()
+    with tq.serve_ray(name="second", nodes=[here], budget_bytes=8 << 20) as second:
+        assert second.service_id != service.service_id
+        assert list(second.shard_nodes.values()) == [here]
+        folders = [path.name for path in runtime_root().glob(f"{second.service_id}*")]
+        assert folders
+    deadline_s = time.monotonic() + 5
+    while any(runtime_root().glob(f"{second.service_id}*")) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not list(runtime_root().glob(f"{second.service_id}*"))
+
+
+def test_what_cannot_start_says_why_and_leaves_nothing(cluster: Any) -> None:
+    del cluster
+    with pytest.raises(ConfigError, match="no backend"):
+        tq.serve_ray(name="failing", backend="nonsense")
+    with pytest.raises(ValueError, match="failing-coordinator"):
+        ray.get_actor("failing-coordinator", namespace="transferqueue")
+    with pytest.raises(ConfigError, match="no such nodes"):
+        tq.serve_ray(name="failing", nodes=["nowhere"])
+    with pytest.raises(ConfigError, match="at least 1"):
+        tq.serve_ray(name="failing", shards_per_node=0)
+
+
+def test_without_a_service_there_is_none_to_find(cluster: Any) -> None:
+    del cluster
+    from transferqueue.service.ray_service import ray_connection
+
+    assert ray_connection("nobody") is None
+    assert issubclass(NoService, Exception)
+    assert issubclass(ServiceFailed, Exception)

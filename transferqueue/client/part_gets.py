@@ -1,0 +1,123 @@
+"""What one shard has of a get: sent with its answer, mapped here, or fetched in chunks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.client.assembly import GotPart
+from transferqueue.errors import TransferExpired
+from transferqueue.net.calls import Call, Flow
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+from transferqueue.wire.chunks import WINDOW_CHUNKS, ChunkGrid, deal
+from transferqueue.wire.get import GotColumn, read_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from transferqueue.client.local_memory import Lease
+    from transferqueue.client.placement import Part
+    from transferqueue.client.session import Caller
+    from transferqueue.wire.format import Message
+
+
+class PartGet:
+    """The rows of a get that lie on one shard.
+
+    `call` asks for them, `take` gets the answer. What is streamed, `flow` brings to ``targets``,
+    and then `done` gives it back and `check_held` tells whether it was right to the end.
+    """
+
+    def __init__(self, part: Part, caller: Caller) -> None:
+        self.columns: dict[str, GotColumn] = {}
+        self.targets: dict[str, np.ndarray] = {}  # uint8[bytes], in the order of ``columns``
+        self._part = part
+        self._caller = caller
+        self._memory = caller.memory
+        self._lease: Lease | None = None
+        self._stream_id: int | None = None
+
+    def call(
+        self,
+        *,
+        partition: str,
+        uids: np.ndarray,
+        fields: Sequence[str],
+        optional: Sequence[str],
+        timeout_s: float,
+    ) -> Call:
+        """``uids``: of the whole get."""
+        part, memory = self._part, self._memory
+        arrays = ArrayWriter()
+        body: dict[str, Any] = {
+            "partition": partition,
+            "uids": arrays.add(uids[part.rows]),
+            "fields": fields,
+            "optional": optional,
+            "reader": memory.process if memory.reaches(part.slot) else None,
+            "timeout_s": timeout_s,
+        }
+        shard = self._caller.session.shard(part.slot, num_rows=part.num_rows, of_rows=len(uids))
+        self._endpoint = shard.endpoint
+        return Call(endpoint=shard.endpoint, op=ops.GET, body=body, frames=arrays.frames)
+
+    def take(self, answer: Message) -> None:
+        """Take the answer. From here on what it lent is this object's to give back."""
+        lease_id = answer.body["lease_id"]
+        is_mapped = self._memory.reaches(self._part.slot)
+        if lease_id is not None and is_mapped:
+            self._lease = self._memory.lease(self._part.slot, self._endpoint, int(lease_id))
+        elif lease_id is not None:
+            self._stream_id = int(lease_id)
+        self.columns = read_columns(answer.body, ArrayReader(answer.frames))
+
+    @property
+    def is_streamed(self) -> bool:
+        return self._stream_id is not None
+
+    def got(self, field: str) -> GotPart:
+        """The part of a column, without payload where that is streamed."""
+        part, column = self._part, self.columns[field]
+        payload = column.payload
+        if column.starts is not None and self._lease is not None:
+            sizes = column.sizes(part.num_rows)
+            payload = self._memory.read(self._lease, column.starts, sizes)
+        return GotPart(rows=part.rows, num_rows=part.num_rows, column=column, payload=payload)
+
+    def flow(self) -> Flow:
+        """The reads that fill the targets."""
+        targets = [self.targets[field] for field in self.columns]
+        grid = ChunkGrid([len(target) for target in targets])
+
+        def take(call: Call, answer: Message) -> None:
+            for piece, block in deal(answer.frames, grid.pieces(call.body["chunk"])):
+                target = targets[piece.column]
+                target[piece.offset : piece.offset + piece.nbytes] = np.frombuffer(block, np.uint8)
+
+        return Flow(
+            endpoint=self._endpoint,
+            op=ops.READ,
+            calls=self._reads(grid.num_chunks),
+            num_calls=grid.num_chunks,
+            window=WINDOW_CHUNKS,
+            take=take,
+        )
+
+    def _reads(self, num_chunks: int) -> Iterator[Call]:
+        for chunk in range(num_chunks):
+            body = {"lease_id": self._stream_id, "chunk": chunk}
+            yield Call(endpoint=self._endpoint, op=ops.READ, body=body)
+
+    def done(self) -> Call:
+        """Give back what the shard held."""
+        body = {"lease_id": self._stream_id}
+        return Call(endpoint=self._endpoint, op=ops.READ_DONE, body=body)
+
+    def check_held(self, answer: Message) -> None:
+        """TransferExpired when the shard gave the space on before the last chunk was through: some
+        of what came may then be of another put."""
+        if not answer.body["held"]:
+            assert self._stream_id is not None
+            raise TransferExpired("get", self._stream_id, self._part.slot)

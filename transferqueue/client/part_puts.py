@@ -1,0 +1,153 @@
+"""The rows of a put that go to one shard, and the three ways for their bytes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.client.assembly import rows_of
+from transferqueue.net.calls import Call, Flow
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+from transferqueue.wire.chunks import MAX_FRAMES, WINDOW_CHUNKS, ChunkGrid
+from transferqueue.wire.put import ColumnPlan, PutPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transferqueue.client.batch import Batch
+    from transferqueue.client.local_memory import LocalMemory
+    from transferqueue.client.placement import Part
+    from transferqueue.wire.format import Buffer, Message
+
+
+class PartRows:
+    """The rows of a batch that one shard gets."""
+
+    def __init__(self, part: Part, batch: Batch) -> None:
+        self.slot = part.slot
+        self.num_rows = part.num_rows
+        self._rows = part.rows
+        self._batch = batch
+        self.columns = {
+            name: rows_of(column, part.rows, batch.num_rows)
+            for name, column in batch.columns.items()
+        }
+        self.num_bytes = sum(column.num_bytes for column in self.columns.values())
+
+    def plan(self) -> PutPlan:
+        """What the shard is told of them, all but their bytes."""
+        batch = self._batch
+        return PutPlan(
+            partition=batch.partition,
+            num_rows=self.num_rows,
+            uids=None if batch.uids is None else batch.uids[self._rows],
+            columns=[
+                ColumnPlan(
+                    name=name,
+                    spec=batch.columns[name].spec,
+                    lengths=column.lengths,
+                    nbytes=column.num_bytes,
+                )
+                for name, column in self.columns.items()
+            ],
+            tags={name: _tag_rows(value, self._rows) for name, value in batch.tags.items()},
+            overwrite=batch.overwrite,
+        )
+
+
+class PartPut(ABC):
+    """How the bytes of one part get to their shard."""
+
+    def __init__(self, rows: PartRows) -> None:
+        self.rows = rows
+
+    @abstractmethod
+    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
+        """What the request that reserves says about the bytes."""
+
+
+class InlinePut(PartPut):
+    """Few bytes: they go with the request.
+
+    They are copied: the socket may hold them until after the call has failed, and by then the
+    caller may write to them again.
+    """
+
+    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
+        payload = [arrays.add_bytes(column.copy()) for column in self.rows.columns.values()]
+        return {"payload": payload, "writer": None}
+
+
+class MappedPut(PartPut):
+    """The shard's memory is mapped here: one copy, from the caller's memory to its place."""
+
+    def __init__(self, rows: PartRows, memory: LocalMemory) -> None:
+        super().__init__(rows)
+        self._memory = memory
+
+    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
+        return {"payload": None, "writer": self._memory.process}
+
+    def write(self, answer: Message) -> None:
+        """Copy each column to where the shard has reserved space for it."""
+        addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"])
+        for address, column in zip(addresses.tolist(), self.rows.columns.values(), strict=True):
+            if column.num_bytes:
+                column.copy_to(self._memory.writable(self.rows.slot, address, column.num_bytes))
+
+
+class StreamedPut(PartPut):
+    """Many bytes for a shard of another host: in chunks, from the caller's memory.
+
+    Chunks that are sent twice, or after the put has failed, change nothing: only a commit makes
+    them visible, and it comes when the answers to all of them are here.
+    """
+
+    def __init__(self, rows: PartRows, endpoint: str) -> None:
+        super().__init__(rows)
+        self._endpoint = endpoint
+        self._columns = list(rows.columns.values())
+        self._grid = ChunkGrid([column.num_bytes for column in self._columns])
+
+    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
+        return {"payload": None, "writer": None}
+
+    def flow(self, answer: Message) -> Flow:
+        """The writes that fill what the shard has reserved."""
+        return Flow(
+            endpoint=self._endpoint,
+            op=ops.WRITE,
+            calls=self._calls(int(answer.body["put_id"])),
+            num_calls=self._grid.num_chunks,
+            window=WINDOW_CHUNKS,
+            take=lambda call, message: None,
+        )
+
+    def _calls(self, put_id: int) -> Iterator[Call]:
+        for chunk in range(self._grid.num_chunks):
+            yield Call(
+                endpoint=self._endpoint,
+                op=ops.WRITE,
+                body={"put_id": put_id, "chunk": chunk},
+                frames=self._frames(chunk),
+            )
+
+    def _frames(self, chunk: int) -> list[Buffer]:
+        blocks = [
+            self._columns[piece.column].cut(piece.offset, piece.nbytes)
+            for piece in self._grid.pieces(chunk)
+        ]
+        if len(blocks) > MAX_FRAMES:
+            blocks = [np.concatenate(blocks)]
+        return [block.data for block in blocks]
+
+
+def _tag_rows(value: Any, rows: slice | np.ndarray) -> Any:
+    if isinstance(value, np.ndarray):
+        return value[rows]
+    if isinstance(value, list | tuple):
+        return list(value[rows]) if isinstance(rows, slice) else [value[i] for i in rows.tolist()]
+    return value

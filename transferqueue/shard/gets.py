@@ -1,0 +1,270 @@
+"""A shard's edge for gets: what a client asks for is found, held under a lease, and sent or mapped.
+
+Few bytes go with the answer. More are left where they lie: a client of this host reads them there,
+any other asks for them chunk by chunk. Nothing that is held so is given out again before the
+client is done with it, or is gone.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.errors import TransferExpired
+from transferqueue.net.lent import Lent
+from transferqueue.net.server import Reply
+from transferqueue.shard.deadlines import Deadlines
+from transferqueue.shard.puts import COMMIT_GRACE_S, number_of, timeout_of
+from transferqueue.shard.send_credit import SendCredit
+from transferqueue.shard.transfers import OutgoingGet
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+from transferqueue.wire.chunks import MAX_FRAMES, STREAM_FROM_BYTES, Runs
+from transferqueue.wire.get import GotColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from transferqueue.backends.base import Backend
+    from transferqueue.net.server import Handler, Request, Server
+    from transferqueue.shard.peers import MappingPeers
+    from transferqueue.shard.store import FoundColumn, Store
+    from transferqueue.wire.format import Buffer
+
+MAP_FROM_BYTES = 64 << 10
+"""Columns of a get from this size on are left in place for a reader that can map them. Smaller
+ones are sent: copying them costs less than the lease that a mapping needs."""
+
+SEND_LIMIT_BYTES = 64 << 20
+"""Bytes that were brought together for readers and not sent yet."""
+
+
+class Gets:
+    """The requests that make up gets. ``on_free`` hears that space came free."""
+
+    def __init__(
+        self,
+        *,
+        server: Server,
+        store: Store,
+        backend: Backend,
+        peers: MappingPeers,
+        on_free: Callable[[], None],
+    ) -> None:
+        self._server = server
+        self._store = store
+        self._backend = backend
+        self._peers = peers
+        self._on_free = on_free
+        self._outgoing: dict[int, _HeldGet] = {}
+        self._deadlines = Deadlines()
+        self._lent: Lent[tuple[str, int]] = Lent()
+        self._credit = SendCredit(SEND_LIMIT_BYTES)
+        self._parked: deque[Request] = deque()
+        self.handlers: dict[str, Handler] = {
+            ops.GET: self._get,
+            ops.READ: self._read,
+            ops.READ_DONE: self._read_done,
+            ops.RELEASE: self._release,
+        }
+
+    @property
+    def bytes_unsent(self) -> int:
+        """Copies that wait to be sent."""
+        return self._credit.used_bytes
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Serve readers that waited for credit; take back what clients left behind."""
+        if self._credit.settle():
+            parked, self._parked = self._parked, deque()
+            for request in parked:
+                self._read_again(request)
+        late = self._deadlines.pass_by(now_s)
+        for lease_id in late:
+            self._end(lease_id)
+
+    def _read_again(self, request: Request) -> None:
+        with self._server.answering(request):
+            reply = self._read(request)
+            if reply is not None:
+                self._server.reply(request, reply)
+
+    def next_s(self) -> float | None:
+        """When `tick` is due."""
+        return self._deadlines.next_s()
+
+    def cancel(self, key: tuple[bytes, int]) -> None:
+        """The client gave a request up: what its answer lent is nobody's."""
+        self._parked = deque(request for request in self._parked if request.key != key)
+        lent = self._lent.take_back(key)
+        if lent is not None:
+            self._take_back(*lent)
+
+    # -- get ------------------------------------------------------------------------------------
+
+    def _get(self, request: Request) -> Reply:
+        """Body: ``partition``, ``uids``, ``fields``, ``optional``, ``timeout_s``, and ``reader``,
+        the process that can map this shard's memory, or nil.
+
+        Answered with the bytes of each column, with its addresses (to a ``reader``), or with
+        neither: then they come by ``read``. What is left in place is held under ``lease_id``.
+        """
+        body = request.body
+        found = self._store.find(
+            str(body["partition"]),
+            ArrayReader(request.frames).int64s(body["uids"]),
+            list(body["fields"]),
+            list(body["optional"]),
+        )
+        found = {name: column for name, column in found.items() if column.specs}
+        mapped = self._mapped(body["reader"], found)
+        streamed = {} if mapped else _streamed(found)
+        arrays = ArrayWriter()
+        columns = {
+            name: self._got(
+                column, is_mapped=name in mapped, is_sent=name not in mapped | streamed
+            ).write(arrays)
+            for name, column in found.items()
+        }
+        lease_id = self._hold(request, mapped, streamed) if mapped or streamed else None
+        return Reply(body={"columns": columns, "lease_id": lease_id}, frames=arrays.frames)
+
+    def _mapped(
+        self, reader: Mapping[str, Any] | None, found: Mapping[str, FoundColumn]
+    ) -> dict[str, FoundColumn]:
+        """The columns that the reader is to read in place."""
+        if reader is None or not self._backend.capabilities.mappable:
+            return {}
+        large = {name: c for name, c in found.items() if c.num_bytes >= MAP_FROM_BYTES}
+        small_bytes = sum(c.num_bytes for c in found.values()) - sum(
+            c.num_bytes for c in large.values()
+        )
+        return large if small_bytes <= STREAM_FROM_BYTES else dict(found)
+
+    def _hold(
+        self,
+        request: Request,
+        mapped: Mapping[str, FoundColumn],
+        streamed: Mapping[str, FoundColumn],
+    ) -> int:
+        reader = self._peers.key_of(request.body["reader"]) if mapped else request.peer.hex()
+        held = list((mapped or streamed).values())
+        lease_id = self._store.pin(reader, held, time.monotonic())
+        if streamed:
+            runs = [Runs(column.cells.starts, column.sizes) for column in held]
+            self._outgoing[lease_id] = _HeldGet(reader=reader, get=OutgoingGet(runs))
+            final_s = request.received_s + timeout_of(request) + COMMIT_GRACE_S
+            self._deadlines.add(lease_id, final_s)
+        earlier = self._lent.note(request.key, (reader, lease_id))
+        if earlier is not None:  # its answer was lost, and it asked again
+            self._take_back(*earlier)
+        return lease_id
+
+    def _got(self, column: FoundColumn, *, is_mapped: bool, is_sent: bool) -> GotColumn:
+        has_lengths = any(spec.has_lengths for spec in column.specs)
+        return GotColumn(
+            specs=column.specs,
+            spec_of_row=column.spec_of_row,
+            present=column.present,
+            lengths=column.cells.lengths if has_lengths else None,
+            starts=column.cells.starts if is_mapped else None,
+            payload=(
+                self._backend.read_ranges(column.cells.starts, column.sizes) if is_sent else None
+            ),
+        )
+
+    # -- chunks ---------------------------------------------------------------------------------
+
+    def _read(self, request: Request) -> Reply | None:
+        """Body: ``lease_id``, ``chunk``. Answered with the bytes of the chunk, in some frames.
+
+        Parked while this reader has too much unsent: see `SendCredit`.
+        """
+        lease_id, chunk = number_of(request, "lease_id"), number_of(request, "chunk")
+        held = self._outgoing.get(lease_id)
+        if held is None:
+            raise TransferExpired("get", lease_id, self._store.slot)
+        outgoing = held.get
+        frames = self._frames(request.peer, outgoing.ranges(chunk))
+        if frames is None:
+            self._parked.append(request)
+            return None
+        outgoing.note(chunk)
+        self._deadlines.heard(lease_id, time.monotonic(), more_to_come=not outgoing.is_complete)
+        return Reply(body={}, frames=frames)
+
+    def _frames(
+        self, peer: bytes, pieces: Sequence[tuple[np.ndarray, np.ndarray]]
+    ) -> list[Buffer] | None:
+        """Bytes of address ranges, in order; ``None`` when they would be one copy too many.
+
+        A few unbroken pieces are sent from where they lie. Their reader's lease is what makes that
+        safe: the reader holds it until it has them all, and learns at the end whether it did.
+        """
+        if len(pieces) <= MAX_FRAMES and all(len(starts) == 1 for starts, _ in pieces):
+            return [self._backend.readable(int(at[0]), int(size[0])) for at, size in pieces]
+        starts = np.concatenate([starts for starts, _ in pieces])
+        sizes = np.concatenate([sizes for _, sizes in pieces])
+        nbytes = int(sizes.sum())
+        if not self._credit.take(peer, nbytes):
+            return None
+        block = self._backend.read_ranges(starts, sizes)
+        weakref.finalize(block, self._sent, peer, nbytes)
+        return [block.data]
+
+    def _sent(self, peer: bytes, nbytes: int) -> None:
+        """A copy has left. Called from a thread of zmq's."""
+        self._credit.give_back(peer, nbytes)
+        if self._parked:
+            self._server.wake()
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _read_done(self, request: Request) -> Reply:
+        """Body: ``lease_id``. The reader has all of its chunks.
+
+        ``held`` of the answer: whether the lease was still there, and so what was read was right.
+        """
+        lease_id = number_of(request, "lease_id")
+        held = lease_id in self._outgoing
+        self._end(lease_id)
+        return Reply(body={"held": held})
+
+    def _release(self, request: Request) -> Reply:
+        """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more."""
+        lease_ids = ArrayReader(request.frames).int64s(request.body["lease_ids"])
+        self._store.release(self._peers.key_of(request.body["reader"]), lease_ids.tolist())
+        self._on_free()
+        return Reply(body={})
+
+    def _end(self, lease_id: int) -> None:
+        held = self._outgoing.get(lease_id)
+        if held is not None:
+            self._take_back(held.reader, lease_id)
+
+    def _take_back(self, reader: str, lease_id: int) -> None:
+        self._outgoing.pop(lease_id, None)
+        self._deadlines.drop(lease_id)
+        self._store.release(reader, [lease_id])
+        self._on_free()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeldGet:
+    """An answer whose bytes are asked for in chunks."""
+
+    reader: str
+    get: OutgoingGet
+
+
+def _streamed(found: Mapping[str, FoundColumn]) -> dict[str, FoundColumn]:
+    """The columns that are too much for one message: all of them, or none."""
+    num_bytes = sum(column.num_bytes for column in found.values())
+    return dict(found) if num_bytes > STREAM_FROM_BYTES else {}

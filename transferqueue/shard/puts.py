@@ -1,0 +1,332 @@
+"""A shard's edge for puts: space is reserved, bytes come, and then all of it is visible or none.
+
+Bytes come in one of three ways: with the request, when they are few; written by the client into
+the mapped arena, on this host; else in chunks.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.errors import Malformed, StorageFull
+from transferqueue.net.lent import Lent
+from transferqueue.net.server import Reply
+from transferqueue.shard.admission import Admission, Room
+from transferqueue.shard.deadlines import Deadlines
+from transferqueue.shard.transfers import IncomingPut
+from transferqueue.shard.waiting_puts import WaitingPut, WaitingPuts
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+from transferqueue.wire.put import PutPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transferqueue.backends.base import Backend
+    from transferqueue.net.server import Handler, Request, Server
+    from transferqueue.shard.peers import MappingPeers
+    from transferqueue.shard.store import Committed, Reservation, Store
+    from transferqueue.wire.format import Message
+
+MAX_TIMEOUT_S = 1e9
+
+COMMIT_GRACE_S = 10.0
+"""A commit that a client sent within its deadline may take so long to get here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The space of one shard, for its error messages."""
+
+    slot: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRows:
+    """Samples that one put made."""
+
+    partition: str
+    first_uid: int
+    num_rows: int
+
+    @property
+    def uids(self) -> np.ndarray:
+        return np.arange(self.first_uid, self.first_uid + self.num_rows, dtype=np.int64)
+
+
+class Puts:
+    """The requests that make up puts. ``on_commit`` hears what became visible, in order; ``send``
+    carries what `Admission` asks to the coordinator."""
+
+    def __init__(
+        self,
+        *,
+        server: Server,
+        store: Store,
+        backend: Backend,
+        peers: MappingPeers,
+        budget: Budget,
+        on_commit: Callable[[Committed], None],
+        send: Callable[[Message], None],
+    ) -> None:
+        self._server = server
+        self._store = store
+        self._backend = backend
+        self._peers = peers
+        self._budget = budget
+        self._on_commit = on_commit
+        self._waiting = WaitingPuts()
+        self.admission = Admission(slot=budget.slot, server=server, send=send, enter=self._enter)
+        self._rooms: dict[int, Room] = {}  # by put_id, until its commit
+        self._incoming: dict[int, IncomingPut] = {}
+        self._deadlines = Deadlines()
+        self._lent: Lent[int] = Lent()
+        self._stored: Lent[NewRows] = Lent()
+        self.handlers: dict[str, Handler] = {
+            ops.PUT: self._put,
+            ops.WRITE: self._write,
+            ops.COMMIT: self._commit,
+            ops.ABORT: self._abort,
+        }
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def bytes_waiting(self) -> int:
+        return self._waiting.num_bytes
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Refuse puts that waited too long for space; give back what clients left behind."""
+        self.admission.tick(now_s)
+        for put in self._waiting.expire(now_s):
+            self._server.refuse(put.request, self._full(put.plan, now_s - put.since_s))
+            self._give_room_back(put)
+        self._give_back_rooms_of_ended_puts()
+        late = self._deadlines.pass_by(now_s)
+        for put_id in late:
+            self._give_up(put_id)
+        if late:
+            self.admit()
+
+    def next_s(self) -> float | None:
+        """When `tick` is due."""
+        due = (self._waiting.next_deadline_s(), self._deadlines.next_s(), self.admission.next_s())
+        return min((at_s for at_s in due if at_s is not None), default=None)
+
+    def cancel(self, key: tuple[bytes, int]) -> NewRows | None:
+        """The client gave a request up and will never hear its answer: nothing of it may stay.
+
+        Returns the samples that it made, which are to be cleared.
+        """
+        self.admission.cancel(key)
+        for put in self._waiting.remove(key):
+            self._give_room_back(put)
+        put_id = self._lent.take_back(key)
+        if put_id is not None:
+            self._give_up(put_id)
+        return self._stored.take_back(key)
+
+    def admit(self) -> None:
+        """Space came free: offer it to the puts that wait."""
+        self._waiting.admit(self._try_put)
+
+    # -- reserve --------------------------------------------------------------------------------
+
+    def _put(self, request: Request) -> None:
+        """Body: a `PutPlan`, ``payload``, ``writer``, ``commit``, ``timeout_s``.
+
+        ``payload`` is a frame for each column; with ``commit`` the rows are in when this is
+        answered, else they are held under the ``put_id`` of the answer until ``commit`` or
+        ``abort`` names it. Without ``payload`` the answer has a ``put_id`` too: the process
+        ``writer`` is told where to write each column, or, if that is nil, the bytes come by
+        ``write``.
+        """
+        body = request.body
+        plan = PutPlan.read(body, ArrayReader(request.frames))
+        if body["payload"] is not None:
+            _payload_of(request, plan)  # sizes are checked before anything is reserved
+        if plan.nbytes > self._budget.nbytes:
+            raise self._full(plan, 0.0)
+        put = WaitingPut(
+            request=request,
+            plan=plan,
+            since_s=request.received_s,
+            deadline_s=request.received_s + timeout_of(request),
+        )
+        if self.admission.concerns(plan):
+            self.admission.ask(put, request.received_s)
+        elif len(self._waiting) or not self._try_put(put):
+            self._waiting.add(put)
+
+    def _enter(self, put: WaitingPut) -> None:
+        """There is room for the put in its partition; now it needs space here."""
+        put = replace(put, is_admitted=True)
+        if len(self._waiting) or not self._try_put(put):
+            self._waiting.add(put)
+
+    def _give_room_back(self, put: WaitingPut) -> None:
+        if put.is_admitted:
+            self.admission.give_back(Room.of(put.plan))
+
+    def _give_back_rooms_of_ended_puts(self) -> None:
+        """Puts that were given up on any way: by their client, their process or their deadline."""
+        ended = [put_id for put_id in self._rooms if not self._store.is_under_way(put_id)]
+        for put_id in ended:
+            self.admission.give_back(self._rooms.pop(put_id))
+
+    def _try_put(self, put: WaitingPut) -> bool:
+        """Whether the put is answered: done, or refused for good. False: no space now.
+
+        This may be on the occasion of another request, so a failure is answered to the put's own.
+        """
+        is_reserved = False
+        with self._server.answering(put.request):
+            writer = put.request.body["writer"]
+            key = put.request.peer.hex() if writer is None else self._peers.key_of(writer)
+            reservation = self._store.reserve(put.plan, key)
+            if reservation is None:
+                return False
+            is_reserved = True
+            if put.is_admitted:
+                self._rooms[reservation.put_id] = Room.of(put.plan)
+            try:
+                reply = self._reserved(put, reservation)
+            except BaseException:
+                self._give_up(reservation.put_id)
+                raise
+            self._server.reply(put.request, reply)
+        if not is_reserved:
+            self._give_room_back(put)
+        return True
+
+    def _reserved(self, put: WaitingPut, reservation: Reservation) -> Reply:
+        body = put.request.body
+        if body["payload"] is not None:
+            return self._fill(put, reservation)
+        self._lent.note(put.request.key, reservation.put_id)
+        if body["writer"] is None:
+            self._expect_chunks(put, reservation)
+            return Reply(body={"put_id": reservation.put_id})
+        # No deadline: while its process lives it may be writing, so only its commit, its abort or
+        # its end give the space on.
+        arrays = ArrayWriter()
+        addresses = arrays.add(reservation.addresses)
+        answer = {"put_id": reservation.put_id, "addresses": addresses}
+        return Reply(body=answer, frames=arrays.frames)
+
+    def _fill(self, put: WaitingPut, reservation: Reservation) -> Reply:
+        payload = _payload_of(put.request, put.plan)
+        for address, block in zip(reservation.addresses.tolist(), payload, strict=True):
+            if len(block):
+                self._backend.write(address, block.data)
+        if put.request.body["commit"]:
+            return self._make_visible(put.request, reservation.put_id)
+        self._lent.note(put.request.key, reservation.put_id)
+        self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
+        return Reply(body={"put_id": reservation.put_id})
+
+    def _full(self, plan: PutPlan, waited_s: float) -> StorageFull:
+        available = self._budget.nbytes - self._backend.used_bytes
+        return StorageFull(plan.nbytes, available, self._budget.nbytes, waited_s, self._budget.slot)
+
+    # -- chunks ---------------------------------------------------------------------------------
+
+    def _expect_chunks(self, put: WaitingPut, reservation: Reservation) -> None:
+        put_id = reservation.put_id
+        sizes = [column.nbytes for column in put.plan.columns]
+        self._incoming[put_id] = IncomingPut(sizes, reservation.addresses)
+        self._deadlines.add(put_id, put.deadline_s + COMMIT_GRACE_S)
+
+    def _write(self, request: Request) -> Reply:
+        """Body: ``put_id``, ``chunk``; the bytes of the chunk in any frames.
+
+        The same chunk may come again: its answer was lost.
+        """
+        put_id, chunk = number_of(request, "put_id"), number_of(request, "chunk")
+        self._store.reservation(put_id)
+        incoming = self._incoming.get(put_id)
+        if incoming is None:
+            raise Malformed(f"put {put_id} does not come in chunks")
+        for address, block in incoming.places(chunk, request.frames):
+            self._backend.write(address, block)
+        incoming.note(chunk)
+        self._deadlines.heard(put_id, time.monotonic(), more_to_come=not incoming.is_complete)
+        return Reply(body={})
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _commit(self, request: Request) -> Reply:
+        """Body: ``put_id``."""
+        put_id = number_of(request, "put_id")
+        incoming = self._incoming.get(put_id)
+        if incoming is not None:
+            incoming.refuse_unless_complete()
+        return self._make_visible(request, put_id)
+
+    def _make_visible(self, request: Request, put_id: int) -> Reply:
+        reservation = self._store.reservation(put_id)
+        self._forget(put_id)
+        sizes = np.array([column.nbytes for column in reservation.plan.columns], dtype=np.int64)
+        try:
+            self._backend.seal(reservation.addresses, sizes)
+            committed = self._store.commit(put_id)
+        except BaseException:
+            self._store.abort(put_id)
+            raise
+        self._rooms.pop(put_id, None)  # used: the coordinator counts the rows themselves
+        self._on_commit(committed)
+        first_uid = int(committed.uids[0]) if len(committed.uids) else 0
+        rows = NewRows(
+            partition=committed.partition, first_uid=first_uid, num_rows=len(committed.uids)
+        )
+        if reservation.plan.uids is None:
+            self._stored.note(request.key, rows)
+        return Reply(body={"first_uid": rows.first_uid, "num_rows": rows.num_rows})
+
+    def _abort(self, request: Request) -> Reply:
+        """Body: ``put_id``."""
+        self._give_up(number_of(request, "put_id"))
+        self.admit()
+        return Reply(body={})
+
+    def _give_up(self, put_id: int) -> None:
+        self._forget(put_id)
+        self._store.abort(put_id)
+
+    def _forget(self, put_id: int) -> None:
+        self._incoming.pop(put_id, None)
+        self._deadlines.drop(put_id)
+
+
+def _payload_of(request: Request, plan: PutPlan) -> list[np.ndarray]:
+    arrays = ArrayReader(request.frames)
+    payload = [arrays.get_bytes(frame) for frame in request.body["payload"]]
+    if [len(block) for block in payload] != [column.nbytes for column in plan.columns]:
+        raise Malformed("the payload frames are not the columns' bytes")
+    return payload
+
+
+def number_of(request: Request, name: str) -> int:
+    """An int of a request's body. `Malformed` for anything else."""
+    value = request.body[name]
+    if type(value) is not int:
+        raise Malformed(f"{name} must be an int, got {value!r:.40}")
+    return value
+
+
+def timeout_of(request: Request) -> float:
+    """How long the client waits. `Malformed` for what is no such time, e.g. NaN."""
+    value: Any = request.body["timeout_s"]
+    if type(value) not in (int, float) or math.isnan(value):
+        raise Malformed(f"timeout_s must be a number, got {value!r:.40}")
+    return min(max(0.0, float(value)), MAX_TIMEOUT_S)
