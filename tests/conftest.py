@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import threading
@@ -13,8 +14,6 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 import zmq
-
-from transferqueue.config import runtime_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,13 +35,24 @@ def _open_files() -> Counter[str]:
 
 
 def _arena_files() -> Counter[str]:
-    """Arena files of no running service: a shard makes more of them as it fills."""
-    running = {path.parent.name for path in runtime_root().glob("*/service.json")}
+    """Arena files that no live shard owns. Those of other services on this machine come and go."""
     return Counter(
         str(path)
         for path in Path("/dev/shm").glob("transferqueue-*")
-        if not any(service_id in path.name for service_id in running)
+        if not _is_owned(path.with_suffix(".lock"))
     )
+
+
+def _is_owned(lock: Path) -> bool:
+    """Whether a process holds the lock of an arena, as its owner does for life."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _held() -> dict[str, Counter[str]]:
