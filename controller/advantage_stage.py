@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from controller.advantages import (
     generalized_advantages,
@@ -22,7 +18,10 @@ from controller.advantages import (
 )
 from workers.roles.fields import Columns, stage
 from workers.roles.losses import KlEstimator
-from workers.roles.masked import masked_mean, masked_whiten
+from workers.roles.masked import masked_whiten
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Algorithm(StrEnum):
@@ -105,9 +104,7 @@ class AdvantageStage:
             estimator=self._config.kl_estimator,
         )
 
-    def _advantages(
-        self, data: Columns, rewards: Tensor, mask: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _advantages(self, data: Columns, rewards: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         config = self._config
         match config.algorithm:
             case Algorithm.GAE:

@@ -11,10 +11,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import TransferQueueError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class WorkerError(TransferQueueError):

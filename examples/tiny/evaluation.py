@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from examples.tiny.model import TinyTransformer
-from examples.tiny.tasks import Problem, Task
 from workers.roles.generation import CachedEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from examples.tiny.model import TinyTransformer
+    from examples.tiny.tasks import Problem, Task
 
 
 def greedy_accuracy(model: TinyTransformer, task: Task, held_out: Sequence[Problem]) -> float:

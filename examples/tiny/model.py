@@ -9,6 +9,7 @@ Shapes: B rows, S columns, V vocabulary, W width, H heads, D = W / H.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -61,7 +62,7 @@ class TinyTrunk(nn.Module):
         """All three int64 [B, S]. States of pad columns are finite and mean nothing."""
         hidden = self._embed(input_ids, position_ids)
         bias = _causal_bias(attention_mask, hidden.dtype)
-        for block in self.blocks:
+        for block in self._layers:
             hidden, _, _ = block(hidden, bias)
         return self._normed(hidden)
 
@@ -69,11 +70,11 @@ class TinyTrunk(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, max_new_tokens: int
     ) -> tuple[Tensor, KVCache]:
         """States of the last column [B, W], and a cache with room for ``max_new_tokens``."""
-        num_rows, num_columns = input_ids.shape
+        num_columns = input_ids.shape[1]
         hidden = self._embed(input_ids, position_ids)
         bias = _causal_bias(attention_mask, hidden.dtype)
         cache = self._empty_cache(attention_mask, position_ids, num_columns + max_new_tokens)
-        for layer, block in enumerate(self.blocks):
+        for layer, block in enumerate(self._layers):
             hidden, keys, values = block(hidden, bias)
             cache.keys[layer][:, :, :num_columns] = keys
             cache.values[layer][:, :, :num_columns] = values
@@ -86,10 +87,14 @@ class TinyTrunk(nn.Module):
         cache.num_columns = column + 1
         hidden = self._embed(token_ids[:, None], cache.next_positions[:, None])
         bias = _as_bias(cache.visible[:, None, None, : column + 1], hidden.dtype)
-        for layer, block in enumerate(self.blocks):
+        for layer, block in enumerate(self._layers):
             hidden = block.step(hidden, bias, cache.keys[layer], cache.values[layer], column)
         cache.next_positions = cache.next_positions + 1
         return self._normed(hidden[:, 0])
+
+    @property
+    def _layers(self) -> list[_Block]:
+        return cast("list[_Block]", list(self.blocks))
 
     def _embed(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         embedded: Tensor = self.tokens(input_ids) + self.positions(position_ids)
@@ -109,8 +114,8 @@ class TinyTrunk(nn.Module):
         visible[:, :num_columns] = attention_mask.bool()
         like = self.tokens.weight
         return KVCache(
-            keys=[like.new_empty(shape) for _ in self.blocks],
-            values=[like.new_empty(shape) for _ in self.blocks],
+            keys=[like.new_empty(shape) for _ in self._layers],
+            values=[like.new_empty(shape) for _ in self._layers],
             visible=visible,
             next_positions=position_ids[:, -1] + 1,
             num_columns=num_columns,
@@ -135,9 +140,7 @@ class TinyTransformer(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, max_new_tokens: int
     ) -> tuple[Tensor, KVCache]:
         """Logits [B, V] of the first response token, and the cache to go on with."""
-        hidden, cache = self.trunk.prefill(
-            input_ids, attention_mask, position_ids, max_new_tokens
-        )
+        hidden, cache = self.trunk.prefill(input_ids, attention_mask, position_ids, max_new_tokens)
         return self.head(hidden), cache
 
     def decode(self, token_ids: Tensor, cache: KVCache) -> Tensor:

@@ -5,12 +5,15 @@ Ids 0 and 1 are the padding and the end of a text, whatever the alphabet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 PAD_ID = 0
 EOS_ID = 1

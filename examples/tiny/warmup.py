@@ -9,15 +9,18 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from examples.tiny.evaluation import greedy_accuracy
-from examples.tiny.model import TinyTransformer
 from examples.tiny.tasks import Problem, Task, problems
 from workers.roles.layout import join_prompts_and_responses, response_columns
+
+if TYPE_CHECKING:
+    from examples.tiny.model import TinyTransformer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +49,7 @@ class WarmupResult:
     duration_s: float
 
 
-def warm_up(
-    model: TinyTransformer, task: Task, config: WarmupConfig, *, seed: int
-) -> WarmupResult:
+def warm_up(model: TinyTransformer, task: Task, config: WarmupConfig, *, seed: int) -> WarmupResult:
     """Train ``model`` in place on answers until the target accuracy or the step limit."""
     started_s = time.monotonic()
     optimizer = torch.optim.AdamW(
@@ -70,9 +71,7 @@ def warm_up(
             ramp.step()
             step += 1
         accuracy = greedy_accuracy(model, task, held_out)
-    return WarmupResult(
-        accuracy=accuracy, num_steps=step, duration_s=time.monotonic() - started_s
-    )
+    return WarmupResult(accuracy=accuracy, num_steps=step, duration_s=time.monotonic() - started_s)
 
 
 def answer_loss(model: TinyTransformer, task: Task, batch: list[Problem]) -> Tensor:

@@ -28,7 +28,9 @@ class NotRun(Exception):
 class ActorProcess:
     """One ``tests.benchmarks.actor``. Requests may be sent to several before any is awaited."""
 
-    def __init__(self, name: str, python: str, log_path: Path) -> None:
+    def __init__(
+        self, name: str, python: str, log_path: Path, *, environment: Mapping[str, str]
+    ) -> None:
         self.name = name
         self._log_path = log_path
         with log_path.open("ab") as log:
@@ -38,7 +40,7 @@ class ActorProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=REPOSITORY,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
                 start_new_session=True,
             )
         self._unread = b""

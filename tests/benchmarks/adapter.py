@@ -28,6 +28,8 @@ class Adapter(ABC):
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
+        self.start_seconds: float | None = None
+        """What `start` took of the system itself; ``None``: all of it."""
 
     @abstractmethod
     def start(self) -> str:
@@ -37,7 +39,7 @@ class Adapter(ABC):
     def join(self, address: str) -> None:
         """Use the system that another process has started."""
 
-    def renew(self) -> None:
+    def renew(self) -> None:  # noqa: B027
         """Forget what the client has cached or mapped, as a new process would not have it."""
 
     def prepare(self, columns: Columns) -> Any:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 import transferqueue as tq
 from transferqueue import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +46,7 @@ def test_the_clear_that_makes_room_lets_the_waiting_put_in(client: tq.Client) ->
     client.create_partition("woken", max_rows=4)
     held = client.put(rows(4), partition="woken")
     stored: list[tq.BatchHandle] = []
-    putting = threading.Thread(
-        target=lambda: stored.append(client.put(rows(3), partition="woken"))
-    )
+    putting = threading.Thread(target=lambda: stored.append(client.put(rows(3), partition="woken")))
     putting.start()
     while not client.status()["partitions"]["woken"]["waiting"]["puts"]:
         time.sleep(0.005)

@@ -55,7 +55,7 @@ def test_ctrl_c_leaves_no_process_and_no_memory_behind(tmp_path: Path) -> None:
     os.kill(run.pid, signal.SIGINT)
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 130, errors
-    gone, alive = psutil.wait_procs(descendants, timeout=15)
+    _gone, alive = psutil.wait_procs(descendants, timeout=15)
     assert not alive
     deadline_s = time.monotonic() + 5
     while left := set(Path("/dev/shm").glob("transferqueue-*")) - before:

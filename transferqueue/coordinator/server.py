@@ -202,12 +202,12 @@ class CoordinatorServer:
                 partition=str(body["partition"]),
                 task=str(body["task"]),
                 fields=list(body["fields"]),
-                n=int(body["n"]),
+                n=request.number("n"),
                 uids=arrays.int64s(body["uids"]) if body["uids"] is not None else None,
                 sampler=body["sampler"],
                 where=body["where"],
-                deadline_s=now_s + float(body["timeout_s"]),
-                lease_s=float(body["lease_s"]),
+                deadline_s=now_s + request.seconds(),
+                lease_s=request.seconds("lease_s"),
                 allow_partial=bool(body["allow_partial"]),
             ),
         )
@@ -222,7 +222,7 @@ class CoordinatorServer:
 
     def _extend(self, request: Request) -> Reply:
         now_s = time.monotonic()
-        lease_s = float(request.body["lease_s"])
+        lease_s = request.seconds("lease_s")
         deadline_s = self._plane.extend(_claim_id(request), lease_s, now_s=now_s)
         return Reply(body={"lease_s": deadline_s - now_s})
 
@@ -237,7 +237,7 @@ class CoordinatorServer:
                 partition=str(body["partition"]),
                 uids=ArrayReader(request.frames).int64s(body["uids"]),
                 fields=list(body["fields"]),
-                deadline_s=now_s + float(body["timeout_s"]),
+                deadline_s=now_s + request.seconds(),
             ),
         )
 
@@ -255,8 +255,8 @@ class CoordinatorServer:
                 order_by=body["order_by"],
                 descending=bool(body["descending"]),
                 n=body["n"],
-                min_rows=int(body["min_rows"]),
-                deadline_s=now_s + float(body["timeout_s"]),
+                min_rows=request.number("min_rows"),
+                deadline_s=now_s + request.seconds(),
             ),
         )
 
@@ -276,7 +276,7 @@ class CoordinatorServer:
         body = request.body
         self._carry_out(
             self._plane.advance_policy(
-                int(body["version"]), now_s=time.monotonic(), partition=body["partition"]
+                request.number("version"), now_s=time.monotonic(), partition=body["partition"]
             )
         )
         return Reply(body={})

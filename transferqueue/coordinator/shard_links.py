@@ -114,7 +114,7 @@ class ShardLinks:
         """A shard says hello, again and again: it is its heartbeat. It learns which event comes
         next, and that it must tell everything anew when the coordinator is another one."""
         body = request.body
-        slot = int(body["slot"])
+        slot = request.number("slot")
         shard = self._shards.get(slot)
         is_new = shard is None or shard.incarnation != body["incarnation"]
         if shard is None or is_new:
@@ -135,7 +135,7 @@ class ShardLinks:
     def _event(self, request: Request) -> Reply:
         """One numbered event of a shard's stream. Answered with the number that comes next, which
         acknowledges all before it and asks for a resend when it is not what the shard expects."""
-        shard = self._shards.get(int(request.body["slot"]))
+        shard = self._shards.get(request.number("slot"))
         if shard is None:
             return Reply(body={"next_event": 0, "incarnation": self._incarnation})
         if request.body["number"] == shard.next_event:
@@ -177,11 +177,11 @@ class ShardLinks:
                 now_s=now_s,
                 waiter_id=request.key,
                 client_id=request.peer,
-                slot=int(body["slot"]),
+                slot=request.number("slot"),
                 partition=str(body["partition"]),
-                num_rows=int(body["num_rows"]),
-                num_bytes=int(body["num_bytes"]),
-                deadline_s=now_s + float(body["timeout_s"]),
+                num_rows=request.number("num_rows"),
+                num_bytes=request.number("num_bytes"),
+                deadline_s=now_s + request.seconds(),
             ),
         )
 
@@ -190,10 +190,10 @@ class ShardLinks:
         body = request.body
         effects = self._plane.return_credit(
             now_s=time.monotonic(),
-            slot=int(body["slot"]),
+            slot=request.number("slot"),
             partition=str(body["partition"]),
-            num_rows=int(body["num_rows"]),
-            num_bytes=int(body["num_bytes"]),
+            num_rows=request.number("num_rows"),
+            num_bytes=request.number("num_bytes"),
         )
         self._carry_out(effects)
         return Reply(body={})

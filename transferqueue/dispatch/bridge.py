@@ -12,6 +12,8 @@ from transferqueue.dispatch.join import StageReply
 from transferqueue.dispatch.opening import open_view, read_counts
 from transferqueue.dispatch.outputs import PADDING_KEY, check, first_rows, take_apart
 from transferqueue.dispatch.traffic import FieldCounts, Traffic
+from transferqueue.meta import encode_meta
+from transferqueue.view.lazy_dataproto import LazyDataProto
 from transferqueue.view.sizes import columns_nbytes
 
 if TYPE_CHECKING:
@@ -20,9 +22,9 @@ if TYPE_CHECKING:
     from transferqueue.client.sync_client import Client
     from transferqueue.dispatch.declaration import Declaration
     from transferqueue.dispatch.outputs import Returned
+    from transferqueue.dispatch.shared_reads import SharedReads
     from transferqueue.dispatch.split import HandlePart
     from transferqueue.fields import FieldSpec
-    from transferqueue.view.dataproto import DataProto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +37,11 @@ class Bridge:
     method: str
     rank: int
     traffic: Traffic
+    view_kind: type[LazyDataProto] = LazyDataProto
+    shared: SharedReads | None = None
+    """The ranks that fetch declared reads together, if any."""
 
-    def open(self, part: HandlePart) -> DataProto:
+    def open(self, part: HandlePart) -> LazyDataProto:
         """The view that the method gets.
 
         ``FieldsMissing`` when a declared read is not there for all rows. With padding its
@@ -47,12 +52,14 @@ class Bridge:
             part.handle,
             reads=self.declaration.reads,
             optional=self.declaration.optional,
+            kind=self.view_kind,
+            shared=self.shared,
         )
         if part.num_padding:
             view.meta_info[PADDING_KEY] = part.num_padding
         return view
 
-    def store(self, part: HandlePart, view: DataProto, output: Any) -> StageReply:
+    def store(self, part: HandlePart, view: LazyDataProto, output: Any) -> StageReply:
         """Check what the method returned, and put its columns if this is the rank that stores.
 
         ``UndeclaredWrite``, ``WriteMissing``, ``WrongRowCount``, or what a put raises: then
@@ -60,7 +67,8 @@ class Bridge:
         for its values.
         """
         returned = take_apart(output, self.declaration)
-        counts = dict(read_counts(view, declared=self._declared))
+        encode_meta(returned.meta)  # refuses what no handle carries, while nothing is stored
+        counts = read_counts(view, self.client)
         specs: Mapping[str, FieldSpec] = {}
         if part.stores:
             specs = self._put(part, returned, counts)
@@ -73,14 +81,10 @@ class Bridge:
             is_batch=returned.is_batch,
         )
 
-    def run(self, part: HandlePart, method: Callable[[DataProto], Any]) -> StageReply:
+    def run(self, part: HandlePart, method: Callable[[LazyDataProto], Any]) -> StageReply:
         """`open`, the method, `store`."""
         view = self.open(part)
         return self.store(part, view, method(view))
-
-    @property
-    def _declared(self) -> tuple[str, ...]:
-        return (*self.declaration.reads, *self.declaration.optional)
 
     def _put(
         self, part: HandlePart, returned: Returned, counts: dict[str, FieldCounts]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.fields import FieldSpec, fields_from_wire, fields_to_wire
 from transferqueue.handle import BatchHandle
+from transferqueue.meta import decode_meta, encode_meta
 from transferqueue.view.meta_info import METRICS_KEY, concatenated
+from transferqueue.wire.format import Buffer, pack_plain, unpack_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from transferqueue.fields import FieldSpec
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,26 @@ class StageReply:
     is_batch: bool = False
     """Whether the method returned a batch, and ``fields`` and ``meta`` are the answer; else it is
     ``value``."""
+
+    def packed(self) -> StageReply | bytes:
+        """Bytes where there is no ``value``, which may be anything: a fraction of a pickle."""
+        if self.value is not None:
+            return self
+        fields = fields_to_wire(self.fields)
+        return pack_plain([self.num_rows, fields, encode_meta(self.meta), self.is_batch])
+
+    @classmethod
+    def of(cls, packed: StageReply | Buffer) -> StageReply:
+        """Inverse of `packed`. Raises `Malformed`."""
+        if isinstance(packed, StageReply):
+            return packed
+        num_rows, fields, meta, is_batch = unpack_plain(packed)
+        return cls(
+            num_rows=num_rows,
+            fields=fields_from_wire(fields),
+            meta=decode_meta(meta),
+            is_batch=is_batch,
+        )
 
 
 def join(

@@ -8,32 +8,105 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.dispatch.traffic import FieldCounts
-from transferqueue.view.dataproto import DataProto
-from transferqueue.view.sizes import columns_nbytes
+from transferqueue.errors import NotReady, UnknownField, near_names
+from transferqueue.view.lazy_dataproto import LazyDataProto
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from transferqueue.client.sync_client import Client
+    from transferqueue.dispatch.shared_reads import SharedReads
     from transferqueue.handle import BatchHandle
 
 
 def open_view(
-    client: Client, handle: BatchHandle, *, reads: Sequence[str], optional: Sequence[str]
-) -> DataProto:
-    """A view of ``handle``, its declared columns fetched in one request."""
-    columns = client.get_columns(handle, fields=list(reads), optional=list(optional))
-    view = DataProto.from_single_dict(columns, meta_info=handle.meta_info)
-    view._fetched = {name: columns_nbytes([column]) for name, column in columns.items()}
+    client: Client,
+    handle: BatchHandle,
+    *,
+    reads: Sequence[str],
+    optional: Sequence[str],
+    kind: type[LazyDataProto] = LazyDataProto,
+    shared: SharedReads | None = None,
+) -> LazyDataProto:
+    """A view of ``handle``, its declared columns fetched in one request; with ``shared`` by one
+    rank for all that open the same part.
+
+    A read that the handle does not list may have been written since it was made; an optional one
+    that it does not list is left out. ``FieldsMissing`` counts the rows that lack a read.
+    """
+    late = [name for name in reads if name not in handle.fields]
+    if late:
+        handle = _with_late_fields(client, handle, late)
+    declared = [*reads, *(name for name in optional if name in handle.fields)]
+    view = client.view(handle, reads=declared)
+    if kind is not LazyDataProto:
+        view = kind.over(handle, view._home().connection, declared)
+    if not declared:
+        return view
+    return view.prefetch(declared) if shared is None else _fetched_together(view, declared, shared)
+
+
+def _fetched_together(
+    view: LazyDataProto, names: Sequence[str], shared: SharedReads
+) -> LazyDataProto:
+    columns = view._chosen(names)
+
+    def fetch() -> dict[str, Any]:
+        view.prefetch(names)
+        return {name: column.value for name, column in columns.items()}
+
+    for name, value in shared.fetch(fetch).items():
+        columns[name].settle(value)
     return view
 
 
+def view_like(view: LazyDataProto, handle: BatchHandle) -> LazyDataProto:
+    """A view of ``handle`` that fetches as ``view`` does."""
+    return type(view).over(handle, view._home().connection)
+
+
+def _with_late_fields(client: Client, handle: BatchHandle, names: Sequence[str]) -> BatchHandle:
+    """The handle with fields that it does not list, if all of its rows have them by now."""
+    if not len(handle):
+        raise UnknownField(names[0], near_names(names[0], handle.fields), "an empty handle")
+    try:
+        return client.wait(handle, fields=names, timeout_s=0.0)
+    except NotReady:
+        client.get_columns(handle, fields=names)  # to raise what says which rows lack what
+        return client.wait(handle, fields=names)  # they have come in just now
+
+
 def written_columns(batch: Any) -> dict[str, Any]:
-    """The columns of a batch that a method returned: of a view those that it set itself."""
-    tensors = {} if batch.batch is None else dict(batch.batch.items())
-    return {**tensors, **batch.non_tensor_batch}
+    """The columns of a batch that a method returned: of a view those that are its own, whether
+    the method made the view or set them in the one that it got."""
+    tensors: Any = {} if batch.batch is None else batch.batch  # iterating it gives rows
+    if isinstance(batch, LazyDataProto):
+        return {
+            name: batch.non_tensor_batch[name] if name in batch.non_tensor_batch else tensors[name]
+            for name in batch.local_fields
+        }
+    return {**dict(tensors.items()), **batch.non_tensor_batch}
 
 
-def read_counts(view: DataProto, *, declared: Sequence[str]) -> Mapping[str, FieldCounts]:
-    """What the view fetched, by field."""
-    return {name: FieldCounts(read_bytes=nbytes) for name, nbytes in view._fetched.items()}
+def read_counts(view: LazyDataProto, client: Client) -> dict[str, FieldCounts]:
+    """What the view and all made from it have fetched, by stored field."""
+    report = view.report()
+    counts = {}
+    for name, fetched in report["fetched"].items():
+        num_bytes = fetched["bytes"] or _object_bytes(client, name, fetched["rows"])
+        counts[name] = FieldCounts(
+            read_bytes=num_bytes,
+            untouched_bytes=num_bytes if name in report["untouched"] else 0,
+            undeclared_bytes=num_bytes if name in report["undeclared"] else 0,
+            calls=1,
+        )
+    return counts
+
+
+def _object_bytes(client: Client, field: str, num_rows: int) -> int:
+    """Objects have no size in memory that means anything; on the wire this client's rows of the
+    field have taken this much on average."""
+    totals = client.stats().get(field)
+    if not totals or not totals["got_rows"]:
+        return 0
+    return round(totals["got_bytes"] * num_rows / totals["got_rows"])

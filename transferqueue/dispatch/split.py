@@ -15,12 +15,12 @@ import numpy as np
 
 from transferqueue.coordinator.samplers.length_balanced import balance
 from transferqueue.errors import RowCountMismatch
+from transferqueue.handle import BatchHandle
 from transferqueue.rows import checked_count, even_chunks
+from transferqueue.wire.format import Buffer, pack_plain, unpack_plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from transferqueue.handle import BatchHandle
 
 
 class Padding(Enum):
@@ -28,6 +28,9 @@ class Padding(Enum):
 
     NONE = "none"
     """Parts differ by a row; with fewer rows than ranks some ranks get none."""
+    ONE_ROW = "one row"
+    """Parts differ by a row, and one that would have none has a virtual row: most models cannot
+    run on no rows, and a rank that does not run leaves the others waiting in a collective."""
     EQUAL = "equal"
     """Every part is as long as the longest, filled up with virtual rows."""
 
@@ -66,13 +69,23 @@ class HandlePart:
     @property
     def own(self) -> BatchHandle:
         """Without the padding rows."""
-        return self.handle[: len(self.handle) - self.num_padding] if self.num_padding else (
-            self.handle
-        )
+        if not self.num_padding:
+            return self.handle
+        return self.handle[: len(self.handle) - self.num_padding]
+
+    def to_bytes(self) -> bytes:
+        """For a wire; a fraction of what a pickle takes."""
+        return pack_plain([self.handle.to_bytes(), self.num_padding, self.stores])
+
+    @classmethod
+    def from_bytes(cls, data: Buffer) -> HandlePart:
+        """Inverse of `to_bytes`. Raises `Malformed`."""
+        handle, num_padding, stores = unpack_plain(data)
+        return cls(handle=BatchHandle.from_bytes(handle), num_padding=num_padding, stores=stores)
 
 
 def split_handle(
-    batch: BatchHandle | ByTokens, num_parts: int, *, padding: Padding = Padding.NONE
+    batch: BatchHandle | ByTokens, num_parts: int, *, padding: Padding = Padding.ONE_ROW
 ) -> list[HandlePart]:
     """``num_parts`` parts that hold every row once.
 
@@ -87,25 +100,25 @@ def split_handle(
     else:
         rows = even_chunks(len(handle), count)
     parts = [handle[part] for part in rows]
-    if padding is Padding.NONE or len(handle) == 0:
-        return [HandlePart(handle=part) for part in parts]
-    longest = max(map(len, parts))
-    return [_filled_up(part, longest, handle) for part in parts]
+    shortest = {Padding.NONE: 0, Padding.ONE_ROW: 1, Padding.EQUAL: max(map(len, parts))}[padding]
+    return [_filled_up(part, shortest if len(handle) else 0, handle) for part in parts]
 
 
 def _balanced_rows(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
     """Row numbers of each part, rising."""
+    if not len(lengths):
+        return [np.empty(0, dtype=np.int64)] * num_parts
     # `balance` deals equal counts; rows of no tokens make the count divide and are left out again.
     missing = -len(lengths) % num_parts
     dealt = balance(np.concatenate([lengths, np.zeros(missing)]), num_parts)
     return [np.sort(part[part < len(lengths)]) for part in dealt]
 
 
-def _filled_up(part: BatchHandle, num_rows: int, whole: BatchHandle) -> HandlePart:
+def _filled_up(part: BatchHandle, min_rows: int, whole: BatchHandle) -> HandlePart:
     """Padding repeats the part's own first row, which is fetched anyway; a part without rows
     repeats the first of all."""
-    missing = num_rows - len(part)
-    if not missing:
+    missing = min_rows - len(part)
+    if missing <= 0:
         return HandlePart(handle=part)
     source = part if len(part) else whole
     rows = np.concatenate([np.arange(len(part)), np.zeros(missing, dtype=np.intp)])

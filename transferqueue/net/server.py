@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from transferqueue.errors import InvalidInput, TransferQueueError, WireError
+from transferqueue.errors import InvalidInput, Malformed, TransferQueueError, WireError
 from transferqueue.net.calls import CANCEL, RESUME, UNKNOWN, WORKING
 from transferqueue.net.keys import KeyCheck, ServiceKeys
 from transferqueue.net.replies import AnswerLog
@@ -40,6 +41,8 @@ BACKLOG = 4096
 MAX_BURST = 256
 """Requests served before timers and other sockets get their turn."""
 
+MAX_SECONDS = 1e9
+
 _AFTER_FAILURE_S = 0.05
 _STOP = b"x"
 
@@ -61,6 +64,21 @@ class Request:
     def key(self) -> tuple[bytes, int]:
         """What names this request among all of this server's."""
         return self.peer, self.request_id
+
+    def number(self, name: str) -> int:
+        """An int of the body. `Malformed` for anything else."""
+        value = self.body[name]
+        if type(value) is not int:
+            raise Malformed(f"{name} must be an int, got {value!r:.40}")
+        return value
+
+    def seconds(self, name: str = "timeout_s") -> float:
+        """A span of time of the body, 0 to `MAX_SECONDS`. `Malformed` for what is none: NaN in a
+        queue of deadlines would be a deadline that never comes and hides those behind it."""
+        value = self.body[name]
+        if type(value) not in (int, float) or math.isnan(value):
+            raise Malformed(f"{name} must be a number, got {value!r:.40}")
+        return min(max(0.0, float(value)), MAX_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from transferqueue.errors import TransferExpired
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.deadlines import Deadlines
-from transferqueue.shard.puts import COMMIT_GRACE_S, number_of, timeout_of
+from transferqueue.shard.puts import COMMIT_GRACE_S
 from transferqueue.shard.send_credit import SendCredit
 from transferqueue.shard.transfers import OutgoingGet
 from transferqueue.wire import ops
@@ -160,7 +160,7 @@ class Gets:
         if streamed:
             runs = [Runs(column.cells.starts, column.sizes) for column in held]
             self._outgoing[lease_id] = _HeldGet(reader=reader, get=OutgoingGet(runs))
-            final_s = request.received_s + timeout_of(request) + COMMIT_GRACE_S
+            final_s = request.received_s + request.seconds() + COMMIT_GRACE_S
             self._deadlines.add(lease_id, final_s)
         earlier = self._lent.note(request.key, (reader, lease_id))
         if earlier is not None:  # its answer was lost, and it asked again
@@ -187,7 +187,7 @@ class Gets:
 
         Parked while this reader has too much unsent: see `SendCredit`.
         """
-        lease_id, chunk = number_of(request, "lease_id"), number_of(request, "chunk")
+        lease_id, chunk = request.number("lease_id"), request.number("chunk")
         held = self._outgoing.get(lease_id)
         if held is None:
             raise TransferExpired("get", lease_id, self._store.slot)
@@ -232,7 +232,7 @@ class Gets:
 
         ``held`` of the answer: whether the lease was still there, and so what was read was right.
         """
-        lease_id = number_of(request, "lease_id")
+        lease_id = request.number("lease_id")
         held = lease_id in self._outgoing
         self._end(lease_id)
         return Reply(body={"held": held})

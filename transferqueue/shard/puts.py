@@ -6,10 +6,9 @@ the mapped arena, on this host; else in chunks.
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from transferqueue.shard.peers import MappingPeers
     from transferqueue.shard.store import Committed, Reservation, Store
     from transferqueue.wire.format import Message
-
-MAX_TIMEOUT_S = 1e9
 
 COMMIT_GRACE_S = 10.0
 """A commit that a client sent within its deadline may take so long to get here."""
@@ -161,7 +158,7 @@ class Puts:
             request=request,
             plan=plan,
             since_s=request.received_s,
-            deadline_s=request.received_s + timeout_of(request),
+            deadline_s=request.received_s + request.seconds(),
         )
         if self.admission.concerns(plan):
             self.admission.ask(put, request.received_s)
@@ -252,7 +249,7 @@ class Puts:
 
         The same chunk may come again: its answer was lost.
         """
-        put_id, chunk = number_of(request, "put_id"), number_of(request, "chunk")
+        put_id, chunk = request.number("put_id"), request.number("chunk")
         self._store.reservation(put_id)
         incoming = self._incoming.get(put_id)
         if incoming is None:
@@ -267,7 +264,7 @@ class Puts:
 
     def _commit(self, request: Request) -> Reply:
         """Body: ``put_id``."""
-        put_id = number_of(request, "put_id")
+        put_id = request.number("put_id")
         incoming = self._incoming.get(put_id)
         if incoming is not None:
             incoming.refuse_unless_complete()
@@ -295,7 +292,7 @@ class Puts:
 
     def _abort(self, request: Request) -> Reply:
         """Body: ``put_id``."""
-        self._give_up(number_of(request, "put_id"))
+        self._give_up(request.number("put_id"))
         self.admit()
         return Reply(body={})
 
@@ -314,19 +311,3 @@ def _payload_of(request: Request, plan: PutPlan) -> list[np.ndarray]:
     if [len(block) for block in payload] != [column.nbytes for column in plan.columns]:
         raise Malformed("the payload frames are not the columns' bytes")
     return payload
-
-
-def number_of(request: Request, name: str) -> int:
-    """An int of a request's body. `Malformed` for anything else."""
-    value = request.body[name]
-    if type(value) is not int:
-        raise Malformed(f"{name} must be an int, got {value!r:.40}")
-    return value
-
-
-def timeout_of(request: Request) -> float:
-    """How long the client waits. `Malformed` for what is no such time, e.g. NaN."""
-    value: Any = request.body["timeout_s"]
-    if type(value) not in (int, float) or math.isnan(value):
-        raise Malformed(f"timeout_s must be a number, got {value!r:.40}")
-    return min(max(0.0, float(value)), MAX_TIMEOUT_S)

@@ -168,6 +168,7 @@ class Store:
             if len(reservation.slab_ids):
                 cells = self._cells_of(reservation, index, column)
                 self._free_cells([table.write(column.name, rows, cells)])
+        self._drop_if_empty(plan.partition)
         return Committed(
             partition=plan.partition,
             uids=uids,

@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
 
 def jagged_names(batch: TensorDictBase) -> list[str]:
-    """Names of the nested columns."""
+    """Names of the nested columns. ``UnsupportedTensor`` if one has not the jagged layout."""
     # Spelled out: every operation asks this, and two calls a column were half of what it cost.
-    return [
+    names = [
         name
         for name, column in batch.items()
         if isinstance(column, torch.Tensor) and column.is_nested
     ]
+    for name in names:
+        jagged.check_layout(name, batch.get(name))
+    return names
 
 
 def num_rows(batch: TensorDictBase) -> int:
@@ -40,13 +43,17 @@ def num_rows(batch: TensorDictBase) -> int:
 
 def take_rows(batch: TensorDictBase, rows: RowIndex) -> TensorDict:
     """Rows by index, copied. Keeps the device, also of a batch without columns."""
-    index, memo = torch.from_numpy(rows), {}  # type: ignore[var-annotated]
-    columns = {name: _take(column, index, memo) for name, column in batch.items()}
+    memo: jagged.OffsetsMemo = {}
+    index = torch.from_numpy(rows)
+    if batch.device is not None:
+        index = index.to(batch.device)  # once, not once a column
+    columns = {name: _take(name, column, index, memo) for name, column in batch.items()}
     return TensorDict(columns, batch_size=[len(rows)], device=batch.device)
 
 
-def _take(column: Any, rows: torch.Tensor, memo: jagged.OffsetsMemo) -> Any:
+def _take(name: str, column: Any, rows: torch.Tensor, memo: jagged.OffsetsMemo) -> Any:
     if jagged.is_jagged(column):
+        jagged.check_layout(name, column)
         return jagged.take_rows(column, rows, memo)
     if isinstance(column, torch.Tensor):
         return column.index_select(0, rows.to(column.device))
@@ -124,6 +131,8 @@ def _cat(name: str, parts: list[Any], memo: jagged.OffsetsMemo) -> Any:
     if any(ragged):
         if not all(ragged):
             raise FieldSpecMismatch(name, "ragged in some parts", "dense in others")
+        for part in parts:
+            jagged.check_layout(name, part)
         return jagged.cat_rows(name, parts, memo)
     try:
         return torch.cat(parts, 0)

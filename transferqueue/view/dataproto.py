@@ -239,8 +239,8 @@ class DataProto(EagerColumns):
         ``IndexError`` without a row to copy."""
         if padding_size == 0:
             return
-        size = checked_count(padding_size, "padding_size", low=0)
         row = rows.as_row_number(0 if padding_candidate == "first" else -1, len(self))
+        size = checked_count(padding_size, "padding_size", low=0)
         self._assign(self._cat([self, self._take(np.full(size, row))], {}))
 
     def is_padding_enabled(self) -> bool:
@@ -326,9 +326,9 @@ class DataProto(EagerColumns):
         the result's own, and ``deepcopy`` copies the tensors too.
         """
         tensors, arrays, meta = self._known(batch_keys, non_tensor_batch_keys, meta_info_keys)
-        selected = self._pick(tensors, arrays)
+        selected = self._pick(tensors, [name for name in self._array_names() if name in arrays])
         if meta_info_keys is not None:
-            selected.meta_info = {key: self.meta_info[key] for key in meta}
+            selected.meta_info = {k: value for k, value in self.meta_info.items() if k in meta}
         return copy.deepcopy(selected) if deepcopy else selected
 
     def pop(

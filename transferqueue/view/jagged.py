@@ -33,16 +33,19 @@ OffsetsMemo: TypeAlias = dict[tuple[int, ...], Any]
 
 
 def is_jagged(column: object) -> bool:
-    """Whether a column is a nested tensor (of either layout; the old one is refused below)."""
+    """Whether a column is a nested tensor, of either layout."""
     return isinstance(column, torch.Tensor) and column.is_nested
+
+
+def check_layout(name: str, column: torch.Tensor) -> None:
+    """``UnsupportedTensor`` for torch's older nested layout, of which rows cannot be picked."""
+    if column.layout != torch.jagged:
+        what = f"a nested tensor of layout {column.layout} here"
+        raise UnsupportedTensor(name, what, "build it with layout=torch.jagged")
 
 
 def ragged_dim(column: Jagged) -> int:
     """The per-sample dimension that varies, from 0."""
-    if column.layout != torch.jagged:
-        raise UnsupportedTensor(
-            "?", f"a nested tensor of layout {column.layout}", "build it with layout=torch.jagged"
-        )
     # torch has no public name for it; verl sets this attribute by hand, so it is the one to trust.
     return int(column._ragged_idx) - 1
 

@@ -44,14 +44,18 @@ _JAGGED_TAG = "jagged"
 def serialize_single_tensor(obj: torch.Tensor) -> tuple[str, tuple[int, ...], np.ndarray]:
     """``(dtype name, shape, uint8 array)``. The array is the tensor's own memory where that is
     contiguous and on the CPU. Gradients are left behind."""
+    return _encode_tensor("obj", obj)
+
+
+def _encode_tensor(name: str, obj: torch.Tensor) -> tuple[str, tuple[int, ...], np.ndarray]:
     if obj.layout != torch.strided or obj.is_quantized:
-        raise UnsupportedTensor("?", f"a {obj.layout} {obj.dtype} tensor", "make it dense first")
+        raise UnsupportedTensor(name, f"a {obj.layout} {obj.dtype} tensor", "make it dense first")
     plain = obj.detach().cpu().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
     cells = plain.contiguous().flatten()
     if cells.numel() == 1:  # one cell counts as contiguous whatever its stride, but has no bytes
-        cells = cells.clone(memory_format=torch.contiguous_format)
-    name = str(obj.dtype).removeprefix("torch.")
-    return name, tuple(obj.shape), cells.view(torch.uint8).numpy()
+        cells = cells.as_strided((1,), (1,))
+    dtype = str(obj.dtype).removeprefix("torch.")
+    return dtype, tuple(obj.shape), cells.view(torch.uint8).numpy()
 
 
 def deserialize_single_tensor(arr: EncodedTensor) -> torch.Tensor:
@@ -80,15 +84,15 @@ def _decode_tensor(encoded: EncodedTensor, *, always_copy: bool) -> torch.Tensor
 def serialize_tensordict(batch: TensorDictBase) -> EncodedBatch:
     """``(batch size, device or None, {name: encoded column})``. See the module for the columns."""
     shared: dict[int, EncodedTensor] = {}
-    columns = {name: _encode_column(column, shared) for name, column in batch.items()}
+    columns = {name: _encode_column(name, column, shared) for name, column in batch.items()}
     return tuple(batch.batch_size), None if batch.device is None else str(batch.device), columns
 
 
-def _encode_column(column: Any, shared: dict[int, EncodedTensor]) -> Any:
+def _encode_column(name: str, column: Any, shared: dict[int, EncodedTensor]) -> Any:
     if jagged.is_jagged(column):
         return _encode_jagged(column, shared)
     if isinstance(column, torch.Tensor):
-        return serialize_single_tensor(column)
+        return _encode_tensor(name, column)
     if isinstance(column, TensorDict):
         return {"tensordict": serialize_tensordict(column)}
     return {"object": column}

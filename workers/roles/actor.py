@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,8 +19,12 @@ from workers.roles.losses import (
     truncated_importance_weights,
 )
 from workers.roles.masked import Aggregation, aggregate, masked_mean
-from workers.roles.minibatches import MetricMeans, MinibatchPlan, Minibatches
-from workers.roles.models import PolicyModel
+from workers.roles.minibatches import MetricMeans, Minibatches, MinibatchPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.roles.models import PolicyModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,8 +12,10 @@ from workers.roles.fields import Columns, stage
 from workers.roles.layout import response_columns
 from workers.roles.losses import value_loss
 from workers.roles.masked import Aggregation, masked_mean
-from workers.roles.minibatches import MetricMeans, MinibatchPlan, Minibatches
-from workers.roles.models import ValueModel
+from workers.roles.minibatches import MetricMeans, Minibatches, MinibatchPlan
+
+if TYPE_CHECKING:
+    from workers.roles.models import ValueModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,11 @@ Shapes: B rows, S = P + R columns, V vocabulary. Masks and ids are int64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from torch import Tensor, nn
 
     from workers.roles.generation import Generation

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from workers.roles.fields import Columns, stage
 from workers.roles.layout import response_columns
 from workers.roles.logits import token_log_probs
-from workers.roles.models import PolicyModel
+
+if TYPE_CHECKING:
+    from workers.roles.models import PolicyModel
 
 
 class Reference:

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from workers.roles.fields import Columns, stage
-from workers.roles.models import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
+
+    from workers.roles.models import Tokenizer
 
 
 class Verifier(Protocol):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from workers.roles.fields import Columns, stage
 from workers.roles.layout import join_prompts_and_responses
-from workers.roles.models import GenerationEngine, Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from workers.roles.models import GenerationEngine, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import ray
 import torch
@@ -17,10 +17,10 @@ from omegaconf import OmegaConf
 from tensordict import NonTensorStack, TensorDict
 
 from tests.benchmarks.adapter import Adapter
-from tests.benchmarks.peers.ray_object_store import start_ray
+from tests.benchmarks.peers.ray_object_store import join_ray, start_ray
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tests.benchmarks.columns import Columns
 
@@ -38,7 +38,9 @@ class AscendTransferQueue(Adapter):
 
     def start(self) -> str:
         address = start_ray()
+        begun_s = time.perf_counter()
         self.init()
+        self.start_seconds = time.perf_counter() - begun_s
         self._has_started = True
         return address
 
@@ -57,7 +59,7 @@ class AscendTransferQueue(Adapter):
         )
 
     def join(self, address: str) -> None:
-        ray.init(address=address, log_to_driver=False)
+        join_ray(address)
         transfer_queue.init()
 
     def prepare(self, columns: Columns) -> TensorDict:
@@ -139,8 +141,9 @@ class AscendTransferQueue(Adapter):
         client = transfer_queue.get_client()
         started_s = time.perf_counter()
         for _ in range(0, rows, batch):
-            columns = {f"field_{k:02d}": torch.zeros(batch, 1, dtype=torch.uint8)
-                       for k in range(fields)}
+            columns = {
+                f"field_{k:02d}": torch.zeros(batch, 1, dtype=torch.uint8) for k in range(fields)
+            }
             client.put(TensorDict(columns, batch_size=[batch]), partition_id="full")
         return {"seconds": time.perf_counter() - started_s}
 
@@ -184,11 +187,13 @@ class AscendTransferQueue(Adapter):
         for k in range(times):
             time.sleep(gaps_s[k % len(gaps_s)])
             begun_s.append(time.monotonic())
-            client.put(TensorDict({"field_0": torch.zeros(1, 8)}, batch_size=[1]), partition_id="wake")
+            client.put(
+                TensorDict({"field_0": torch.zeros(1, 8)}, batch_size=[1]), partition_id="wake"
+            )
             ended_s.append(time.monotonic())
         return {"begun_s": begun_s, "ended_s": ended_s}
 
-    drives = {
+    drives: ClassVar[Mapping[str, Callable[..., Any]]] = {
         "handle_algebra": drive_handle_algebra,
         "fill": drive_fill,
         "claims": drive_claims,

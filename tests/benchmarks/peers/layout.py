@@ -41,6 +41,5 @@ def columns_of(layout: Layout, buffers: Iterable[Any]) -> dict[str, np.ndarray]:
 def sizes_of(layout: Layout) -> list[int]:
     """Bytes of each column."""
     return [
-        int(np.dtype(dtype).itemsize * np.prod(shape, dtype=np.int64))
-        for _, dtype, shape in layout
+        int(np.dtype(dtype).itemsize * np.prod(shape, dtype=np.int64)) for _, dtype, shape in layout
     ]

@@ -25,28 +25,39 @@ ANSWER_TIMEOUT_MS = 60_000
 
 
 class RawZmq(Adapter):
-    """``settings``: ``transport``, ``"tcp"`` or else ``ipc``."""
+    """``settings``: ``transport``, ``"tcp"`` or else ``ipc``; ``curve``: with libzmq's encryption,
+    as ours has it on every TCP connection."""
 
     def start(self) -> str:
         self._folder = Path(tempfile.mkdtemp(prefix="bench-zmq-"))
         path = self._folder / "socket"
         where = "tcp://127.0.0.1:*" if self.settings.get("transport") == "tcp" else f"ipc://{path}"
+        keys = [key.decode() for key in zmq.curve_keypair()] if self.settings.get("curve") else None
         self._holder = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.peers.raw_zmq", where],
+            [sys.executable, "-m", "tests.benchmarks.peers.raw_zmq"],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert self._holder.stdin is not None
         assert self._holder.stdout is not None
-        address = self._holder.stdout.readline().strip()
+        self._holder.stdin.write(json.dumps({"where": where, "keys": keys}) + "\n")
+        self._holder.stdin.flush()
+        endpoint = self._holder.stdout.readline().strip()
+        address = json.dumps({"endpoint": endpoint, "server_key": keys[0] if keys else None})
         self.join(address)
         return address
 
     def join(self, address: str) -> None:
+        said = json.loads(address)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.rcvtimeo = ANSWER_TIMEOUT_MS
-        self._socket.connect(address)
+        if said["server_key"]:
+            self._socket.curve_serverkey = said["server_key"].encode()
+            self._socket.curve_publickey, self._socket.curve_secretkey = zmq.curve_keypair()
+        self._socket.connect(said["endpoint"])
         self._ids = itertools.count(os.getpid() << 20)
 
     def prepare(self, columns: Any) -> tuple[Layout, list[np.ndarray]]:
@@ -100,11 +111,15 @@ class RawZmq(Adapter):
             self._folder.rmdir()
 
 
-def main(where: str) -> None:
-    """Hold until killed."""
+def main() -> None:
+    """Hold until killed. Where, and with which keys, comes on stdin."""
+    settings = json.loads(sys.stdin.readline())
     router = zmq.Context().socket(zmq.ROUTER)
     router.sndhwm = router.rcvhwm = 0
-    router.bind(where)
+    if settings["keys"]:
+        router.curve_server = True
+        router.curve_publickey, router.curve_secretkey = (k.encode() for k in settings["keys"])
+    router.bind(settings["where"])
     endpoint = router.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
     print(endpoint.decode().rstrip("\0"), flush=True)
@@ -123,4 +138,4 @@ def main(where: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

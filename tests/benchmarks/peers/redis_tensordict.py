@@ -69,7 +69,10 @@ class RedisTensorDict(Adapter):
     def join(self, address: str) -> None:
         said = json.loads(address)
         self._where = said["where"]
-        self._root = TensorDictStore.from_store(td_id=said["td_id"], **self._where)
+        # With its cache, a store never learns of what other processes have added.
+        self._root = TensorDictStore.from_store(
+            td_id=said["td_id"], cache_metadata=False, **self._where
+        )
 
     def prepare(self, columns: Columns) -> TensorDict:
         first = next(iter(columns.values()))
@@ -105,10 +108,10 @@ class RedisTensorDict(Adapter):
         rows: Sequence[int] | None,
     ) -> Mapping[str, Any]:
         if rows is not None:
-            return {**reference[list(rows)].items()}
+            return dict(reference[list(rows)].items())
         if fields is not None:
             return {name: self._store[reference, name] for name in fields}
-        return {**self._store[reference].to_tensordict().items()}
+        return dict(self._store[reference].to_tensordict().items())
 
     def clear(self, reference: TensorDictStore | str) -> None:
         if isinstance(reference, str):

@@ -55,8 +55,8 @@ def _tensor(value: torch.Tensor) -> Any:
     if value.is_nested:
         rows = [_tensor(row) for row in value.unbind()]
         return ("jagged", str(value.dtype), value.dim(), value._ragged_idx, rows)
-    cells = value.detach().flatten().clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy().tobytes()
-    return (str(value.dtype), tuple(value.shape), cells)
+    cells = value.detach().flatten().clone(memory_format=torch.contiguous_format)
+    return (str(value.dtype), tuple(value.shape), cells.view(torch.uint8).numpy().tobytes())
 
 
 def _array(value: np.ndarray) -> Any:
@@ -73,5 +73,3 @@ def without_devices(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(without_devices(one) for one in value)
     return value
-
-

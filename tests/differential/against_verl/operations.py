@@ -212,17 +212,16 @@ def _union(draw: st.DrawFn, batch: Any) -> Operation:
 
     def run(module: Any, data: Any) -> Any:
         theirs = other.build(module.DataProto)
-        for name in names_of(data)[0]:
-            if theirs.batch is not None and shared != "nothing" and name in theirs.batch.keys():
+        tensors = set() if theirs.batch is None else set(theirs.batch.keys())
+        if shared != "nothing" and len(data) == rows:
+            for name in tensors & set(names_of(data)[0]):
                 column = data.batch[name].clone()
-                column = column.neg() if shared == "changed" and column.dtype != torch.bool else column
-                if len(column) == rows:
-                    theirs.batch[name] = column
-        for name in names_of(data)[1]:
-            if shared != "nothing" and name in theirs.non_tensor_batch and len(data) == rows:
+                change = shared == "changed" and column.dtype != torch.bool
+                theirs.batch[name] = column.neg() if change else column
+            for name in set(theirs.non_tensor_batch) & set(names_of(data)[1]):
                 theirs.non_tensor_batch[name] = data.non_tensor_batch[name].copy()
         if shared == "equal":
-            theirs.meta_info.update({k: v for k, v in data.meta_info.items()})
+            theirs.meta_info.update(data.meta_info)
         return data.union(theirs)
 
     return Operation("union", {"other": other, "shared": shared}, run)
@@ -330,9 +329,7 @@ MAKERS: dict[str, Maker] = {
     ),
     "get_data_info": _plain("get_data_info", lambda _, data: data.get_data_info()),
     "print_size": _plain("print_size", _printed),
-    "is_padding_enabled": _plain(
-        "is_padding_enabled", lambda _, data: data.is_padding_enabled()
-    ),
+    "is_padding_enabled": _plain("is_padding_enabled", lambda _, data: data.is_padding_enabled()),
     "collate_fn": _plain(
         "collate_fn",
         lambda module, data: module.collate_fn([data[row] for row in range(len(data))]),

@@ -127,9 +127,7 @@ META_VALUES = st.sampled_from([0, 1, 2.5, "s", None, True, [1, 2], (3,), {"k": [
 
 def dense_columns() -> st.SearchStrategy[Dense]:
     shapes = st.sampled_from([(), (2,), (4,), (1,), (2, 3), (0,)])
-    return st.builds(
-        Dense, st.sampled_from(DTYPES), shapes, st.integers(0, 99), st.booleans()
-    )
+    return st.builds(Dense, st.sampled_from(DTYPES), shapes, st.integers(0, 99), st.booleans())
 
 
 def ragged_columns() -> st.SearchStrategy[Ragged]:

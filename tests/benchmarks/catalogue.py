@@ -1,0 +1,35 @@
+"""Every workload, in the order in which they run and are printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.benchmarks.workloads.complex_columns import ComplexColumns
+from tests.benchmarks.workloads.coordinator import Coordinator, Wake
+from tests.benchmarks.workloads.handle_algebra import HandleAlgebra
+from tests.benchmarks.workloads.loopback import Loopback
+from tests.benchmarks.workloads.many_clients import Crowd, ManyClients
+from tests.benchmarks.workloads.memory import Memory
+from tests.benchmarks.workloads.one_sample import OneSample
+from tests.benchmarks.workloads.parts import OneField, RandomRows
+from tests.benchmarks.workloads.same_host import SameHost
+from tests.benchmarks.workloads.start_up import StartUp
+
+if TYPE_CHECKING:
+    from tests.benchmarks.stage import Workload
+
+WORKLOADS: tuple[Workload, ...] = (
+    SameHost(),
+    ComplexColumns(),
+    Loopback(),
+    OneSample(),
+    OneField(),
+    RandomRows(),
+    ManyClients(),
+    Crowd(),
+    Memory(),
+    StartUp(),
+    HandleAlgebra(),
+    Coordinator(),
+    Wake(),
+)

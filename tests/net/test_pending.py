@@ -1,0 +1,263 @@
+"""Every call ends in one outcome; flows keep to their window, whatever is lost on the way."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transferqueue.errors import (
+    Malformed,
+    RowsGone,
+    ServiceUnreachable,
+    TransferQueueError,
+    TransferUnfinished,
+)
+from transferqueue.net.calls import ASK_AGAIN_S, RESUME, UNKNOWN, WORKING, Call, Flow
+from transferqueue.net.pending import PendingCalls, PendingFlows
+from transferqueue.wire.format import ERROR_OP, OK_OP, Message, encode_error
+
+
+def answer(call: Call, **body: object) -> Message:
+    return Message(op=OK_OP, request_id=call.request_id, body=dict(body))
+
+
+def state(call: Call, what: str) -> Message:
+    return Message(op=RESUME, request_id=call.request_id, body={"state": what})
+
+
+def refusal(call: Call, error: TransferQueueError) -> Message:
+    return Message(op=ERROR_OP, request_id=call.request_id, body=encode_error(error))
+
+
+def calls(count: int, endpoint: str = "ipc://a") -> list[Call]:
+    return [Call(endpoint=endpoint, op="op", body={"i": i}) for i in range(count)]
+
+
+# -- calls made at once ---------------------------------------------------------------------------
+
+
+def test_outcomes_come_in_the_order_of_the_calls_failures_among_them() -> None:
+    one, two, three = calls(3)
+    pending = PendingCalls([one, two, three])
+    assert pending.first(0.0) == [one, two, three]
+    pending.settle(refusal(two, RowsGone(1, 2, [3])), 0.1)
+    pending.settle(answer(three, x=3), 0.2)
+    assert pending
+    pending.settle(answer(one, x=1), 0.3)
+    assert not pending
+    first, second, third = pending.outcomes()
+    assert isinstance(second, RowsGone)
+    assert isinstance(first, Message)
+    assert isinstance(third, Message)
+    assert (first.body["x"], third.body["x"]) == (1, 3)
+
+
+def test_the_first_answer_counts_and_others_are_passed_over() -> None:
+    (call,) = calls(1)
+    pending = PendingCalls([call])
+    pending.first(0.0)
+    stranger = calls(1)[0]
+    assert pending.settle(answer(stranger), 0.0) == []
+    pending.settle(answer(call, x=1), 0.0)
+    pending.settle(answer(call, x=2), 0.0)
+    (outcome,) = pending.outcomes()
+    assert isinstance(outcome, Message)
+    assert outcome.body == {"x": 1}
+
+
+def test_a_call_that_its_peer_has_lost_is_sent_again_and_one_at_work_is_not() -> None:
+    (call,) = calls(1)
+    pending = PendingCalls([call])
+    pending.first(0.0)
+    assert pending.settle(state(call, WORKING), 0.1) == []
+    assert pending.settle(state(call, UNKNOWN), 0.2) == [call]
+    assert pending
+
+
+def test_only_peers_that_are_silent_are_asked_and_not_too_often() -> None:
+    one, two = calls(1, "ipc://a")[0], calls(1, "ipc://b")[0]
+    pending = PendingCalls([one, two])
+    pending.first(0.0)
+    assert pending.next_ask_s() == ASK_AGAIN_S
+    pending.settle(state(two, WORKING), 1.0)
+    assert pending.quiet(ASK_AGAIN_S) == [one]
+    assert pending.quiet(ASK_AGAIN_S) == []
+    assert pending.next_ask_s() == 1.0 + ASK_AGAIN_S
+    assert pending.quiet(2 * ASK_AGAIN_S) == [one, two]
+
+
+def test_when_the_time_is_up_each_call_without_an_answer_is_unreachable() -> None:
+    one, two = calls(2)
+    pending = PendingCalls([one, two])
+    pending.first(0.0)
+    pending.settle(answer(one), 0.1)
+    pending.give_up(3.0)
+    first, second = pending.outcomes()
+    assert isinstance(first, Message)
+    assert isinstance(second, ServiceUnreachable)
+    assert "3.0 s" in str(second)
+
+
+# -- flows ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Taken:
+    """What a flow has got."""
+
+    numbers: list[int] = field(default_factory=list)
+
+    def take(self, call: Call, message: Message) -> None:
+        assert message.body["i"] == call.body["i"]
+        self.numbers.append(call.body["i"])
+
+
+def flow(count: int, window: int, taken: Taken, endpoint: str = "ipc://a") -> Flow:
+    return Flow(
+        endpoint=endpoint,
+        op="op",
+        calls=iter(calls(count, endpoint)),
+        num_calls=count,
+        window=window,
+        take=taken.take,
+    )
+
+
+def reply(call: Call) -> Message:
+    return answer(call, i=call.body["i"])
+
+
+class Peers:
+    """Answers calls in any order, loses some, and says when asked which ones it has."""
+
+    def __init__(self, pending: PendingFlows) -> None:
+        self.pending = pending
+        self._now_s = 0.0
+        self._on_the_way = deque(pending.first(0.0))
+
+    def deliver(self) -> None:
+        if self._on_the_way:
+            call = self._on_the_way.popleft()
+            self._on_the_way.extend(self.pending.settle(reply(call), self._now_s))
+
+    def swap(self) -> None:
+        self._on_the_way.rotate(1)
+
+    def lose(self) -> None:
+        if self._on_the_way:
+            self._on_the_way.popleft()
+
+    def ask(self) -> None:
+        self._now_s += ASK_AGAIN_S
+        for call in self.pending.quiet(self._now_s):
+            known = any(call.request_id == other.request_id for other in self._on_the_way)
+            told = state(call, WORKING if known else UNKNOWN)
+            self._on_the_way.extend(self.pending.settle(told, self._now_s))
+
+    def under_way_with(self, endpoint: str) -> int:
+        return sum(call.endpoint == endpoint for call in self.pending.under_way())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4)), max_size=3),
+    st.lists(st.sampled_from(["deliver", "swap", "lose", "ask"]), max_size=120),
+)
+def test_every_answer_is_taken_once_and_no_window_is_ever_exceeded(
+    shapes: list[tuple[int, int]], steps: list[str]
+) -> None:
+    taken = [Taken() for _ in shapes]
+    flows = [
+        flow(*shape, got, f"ipc://{i}")
+        for i, (shape, got) in enumerate(zip(shapes, taken, strict=True))
+    ]
+    peers = Peers(PendingFlows(flows))
+    for step in steps:
+        getattr(peers, step)()
+        assert all(peers.under_way_with(f.endpoint) <= f.window for f in flows)
+    while peers.pending:
+        peers.ask()
+        peers.deliver()
+    peers.pending.raise_failure()
+    assert [sorted(got.numbers) for got in taken] == [list(range(count)) for count, _ in shapes]
+
+
+def test_calls_are_made_only_when_the_window_has_room() -> None:
+    made: list[int] = []
+
+    def make() -> object:
+        for call in calls(10):
+            made.append(call.body["i"])
+            yield call
+
+    taken = Taken()
+    pending = PendingFlows(
+        [
+            Flow(
+                endpoint="ipc://a",
+                op="op",
+                calls=make(),  # type: ignore[arg-type]
+                num_calls=10,
+                window=3,
+                take=taken.take,
+            )
+        ]
+    )
+    first = pending.first(0.0)
+    assert made == [0, 1, 2]
+    pending.settle(reply(first[1]), 0.0)
+    assert made == [0, 1, 2, 3]
+
+
+def test_the_first_failure_ends_every_flow_and_nothing_more_is_sent() -> None:
+    taken = Taken()
+    pending = PendingFlows([flow(9, 2, taken, "ipc://a"), flow(9, 2, taken, "ipc://b")])
+    first = pending.first(0.0)
+    assert pending.settle(refusal(first[0], RowsGone(1, 1, [1])), 0.0) == []
+    assert not pending
+    assert len(pending.under_way()) == 3
+    with pytest.raises(RowsGone):
+        pending.raise_failure()
+
+
+def test_an_answer_that_is_not_what_was_asked_for_ends_the_flow() -> None:
+    def refuse(call: Call, message: Message) -> None:
+        raise Malformed("not the bytes")
+
+    broken = Flow(
+        endpoint="ipc://a", op="op", calls=iter(calls(3)), num_calls=3, window=2, take=refuse
+    )
+    pending = PendingFlows([broken])
+    first = pending.first(0.0)
+    pending.settle(answer(first[0]), 0.0)
+    with pytest.raises(Malformed, match="not the bytes"):
+        pending.raise_failure()
+
+
+def test_when_the_time_is_up_the_error_says_how_far_it_was() -> None:
+    taken = Taken()
+    pending = PendingFlows([flow(3, 3, taken, "ipc://a"), flow(9, 2, taken, "ipc://b")])
+    first = pending.first(0.0)
+    for call in first[:4]:
+        pending.settle(reply(call), 0.0)
+    pending.give_up(30.0)
+    with pytest.raises(TransferUnfinished, match=r"ipc://b: 1 of 9 chunks .* after 30\.0 s"):
+        pending.raise_failure()
+
+
+def test_a_peer_that_answers_nothing_at_all_is_unreachable() -> None:
+    pending = PendingFlows([flow(9, 2, Taken())])
+    pending.first(0.0)
+    pending.give_up(30.0)
+    with pytest.raises(ServiceUnreachable):
+        pending.raise_failure()
+
+
+def test_flows_without_calls_are_done_at_once() -> None:
+    pending = PendingFlows([flow(0, 4, Taken())])
+    assert pending.first(0.0) == []
+    assert not pending
+    pending.raise_failure()

@@ -1,0 +1,164 @@
+"""Ranks as Ray actors: one Ray for all tests of this file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+import transferqueue as tq
+from tests.workers.stage_workers import Critic, Plain
+from transferqueue.errors import ConfigError, UndeclaredWrite
+from transferqueue.view import DataProto, DataProtoFuture
+from workers import (
+    LocalWorkerGroup,
+    Mesh,
+    RayWorkerGroup,
+    ResourcePool,
+    WorkerDied,
+    WorkerError,
+    WorkerFailed,
+    WorkerSpec,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ray = pytest.importorskip("ray")
+
+# Ray leaves threads and descriptors in the driver, and warns of what it will do in the future.
+pytestmark = [
+    pytest.mark.may_leak,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ResourcePool]:
+    ray.init(
+        address="local",
+        num_cpus=4,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=80 << 20,
+    )
+    try:
+        with ResourcePool([2], cpus_per_rank=0.5, max_groups=3) as pool:
+            yield pool
+    finally:
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[tq.Client]:
+    with tq.serve(budget_bytes=64 << 20) as service, tq.connect(service.address) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def group(pool: ResourcePool, client: tq.Client) -> Iterator[RayWorkerGroup]:
+    """Two ranks of two co-located roles."""
+    del client  # the service of this process, which the group finds
+    with RayWorkerGroup(pool, {"critic": WorkerSpec(Critic, scale=3.0), "plain": Plain}) as group:
+        yield group
+
+
+def put_ids(client: tq.Client, num_rows: int) -> tq.BatchHandle:
+    return client.put({"ids": torch.arange(num_rows * 2).reshape(num_rows, 2)})
+
+
+def proto(num_rows: int) -> DataProto:
+    return DataProto.from_single_dict({"x": torch.arange(num_rows)})
+
+
+def test_a_handle_goes_around(client: tq.Client, group: RayWorkerGroup) -> None:
+    handle = put_ids(client, 5)
+    after = group["critic"].compute_values(handle, shift=1.0)
+    assert torch.equal(client.get(after)["values"], client.get(handle)["ids"].float() * 3.0 + 1.0)
+    assert after.meta_info["metrics"] == {"rank": [0, 1]}
+    assert [one["rows"] for one in group["critic"].update(after)] == [3, 2]
+    report = group.report()
+    assert report.of_method("compute_values", "critic")["ids"].read_bytes == 5 * 2 * 8
+    assert 0 < report.controller_bytes < 4096
+
+
+def test_a_future_handle_is_dispatched_before_it_is_ready(
+    client: tq.Client, group: RayWorkerGroup
+) -> None:
+    critic = group["critic"]
+    handle = put_ids(client, 5)
+    after = critic.write_after(critic.write_slowly(handle)).get()
+    assert list(after.fields) == ["ids", "slow", "slower"]
+    assert torch.equal(client.get(after)["slower"], client.get(handle)["ids"].float() + 1)
+    with pytest.raises(WorkerFailed, match=r"critic.write_slowly failed on rank 1.*no luck"):
+        critic.write_after(critic.write_slowly(put_ids(client, 4), fails=True)).get()
+
+
+def test_a_shipped_batch_goes_around(group: RayWorkerGroup) -> None:
+    plain = group["plain"]
+    assert plain.double(proto(5)).batch["x"].tolist() == [0, 2, 4, 6, 8]
+    future = plain.double_later(proto(4))
+    assert isinstance(future.chunk(2)[0], DataProtoFuture)
+    assert plain.double(future).batch["x"].tolist() == [0, 4, 8, 12]
+
+
+def test_a_future_of_threads_is_waited_for_before_it_goes_to_ray(group: RayWorkerGroup) -> None:
+    with LocalWorkerGroup(Plain, 2) as threads:
+        future = threads.double_later(proto(4))
+        assert group["plain"].double(future).batch["x"].tolist() == [0, 4, 8, 12]
+        there = group["plain"].double_later(proto(4))
+        assert threads.double(there).batch["x"].tolist() == [0, 4, 8, 12]
+
+
+def test_coroutine_methods_overlap_and_ranks_know_their_place(group: RayWorkerGroup) -> None:
+    first, second = group["plain"].overlap(1, 2), group["plain"].overlap(2, 1)
+    assert [first.get(), second.get()] == [[[0, 1], [1, 1]], [[0, 2], [1, 2]]]
+    assert group["plain"].where() == [(0, 2, 0, "plain"), (1, 2, 1, "plain")]
+    assert [rank for _, rank in group["plain"].process()] == ["0", "1"]
+
+
+def test_a_failure_names_rank_and_method_and_the_group_goes_on(
+    client: tq.Client, group: RayWorkerGroup
+) -> None:
+    with pytest.raises(WorkerFailed, match=r"plain.fail failed on rank 1: ValueError") as error:
+        group["plain"].fail(1)
+    assert isinstance(error.value.cause, ValueError)
+    assert 'raise ValueError("no luck")' in str(error.value)
+    with pytest.raises(WorkerFailed, match="Unpicklable: 1 and 2"):
+        group["plain"].fail(0, picklable=False)
+    with pytest.raises(UndeclaredWrite, match=r"critic.write_wrongly on rank 1"):
+        group["critic"].write_wrongly(put_ids(client, 4), "undeclared", on_rank=1)
+    assert group["plain"].fail(99) == [0, 1]
+
+
+def test_ranks_that_share_a_pool_share_its_places(
+    pool: ResourcePool, group: RayWorkerGroup
+) -> None:
+    with RayWorkerGroup(pool, Plain, mesh=Mesh.of(tp=2), name="second") as second:
+        assert second.double(proto(3)).batch["x"].tolist() == [0, 2, 4]
+        assert ray.get_actor("second-1") is not None
+        with pytest.raises(WorkerDied, match=r"rank 1 died before it answered Plain.die"):
+            second.die(1)
+        with pytest.raises(WorkerDied, match="rank 1 died"):
+            second.where()
+        assert second.on_rank_zero() == (0, ())
+    assert group["plain"].on_rank_zero() == (0, ())
+
+
+def test_what_cannot_be_made_leaves_nothing_behind(pool: ResourcePool) -> None:
+    with pytest.raises(WorkerFailed, match=r"Plain.__init__ failed on rank 0.*cannot be made"):
+        RayWorkerGroup(1, WorkerSpec(Plain, fail_on=0), name="failing")
+    with pytest.raises(ValueError, match="failing-0"):
+        ray.get_actor("failing-0")
+    with pytest.raises(ConfigError, match="the mesh has 4 ranks, the pool 2"):
+        RayWorkerGroup(pool, Plain, mesh=Mesh.of(dp=4))
+
+
+def test_a_pool_that_does_not_fit_says_what_there_is(pool: ResourcePool) -> None:
+    too_large = ResourcePool([2], cpus_per_rank=64.0, ready_timeout_s=0.5)
+    with pytest.raises(WorkerError, match="no room for"):
+        too_large.places()

@@ -1,0 +1,1 @@
+"""Bridges into frameworks that have their own worker groups and loaders."""

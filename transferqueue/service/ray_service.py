@@ -1,0 +1,419 @@
+"""A service as Ray actors: `serve_ray`.
+
+Each actor supervises one process, the same that `serve` starts as a child: the coordinator, or a
+shard, which lies on the node that it was put on and nowhere else. Ray starts, places and restarts
+them and hands the client key to whoever may call an actor; data goes from worker to shard by shared
+memory or encrypted TCP, never through Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from transferqueue.config import ServiceConfig, default_arena_dir, runtime_root
+from transferqueue.errors import ConfigError, ServiceFailed, TransferQueueError
+from transferqueue.net.keys import ClientKeys, ServiceKeys
+from transferqueue.service.child import ChildProcess
+from transferqueue.service.runtime_dir import RuntimeDir
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+NAMESPACE = "transferqueue"
+"""Ray namespace of all services, so that workers of any namespace find them."""
+
+DEFAULT_NAME = "transferqueue"
+
+ANSWER_TIMEOUT_S = 30.0
+
+WATCH_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayConnection:
+    """What a worker needs to connect. Comes by an actor call; the key is in no argument, file or
+    environment of the worker."""
+
+    service_id: str
+    endpoints: tuple[str, ...]
+    """Of the coordinator: a Unix socket of its node, and TCP."""
+    keys: ClientKeys
+
+    @property
+    def address(self) -> str:
+        """The Unix socket where it can be seen, else TCP."""
+        for endpoint in self.endpoints:
+            if endpoint.startswith("ipc://") and Path(endpoint.removeprefix("ipc://")).exists():
+                return endpoint
+        return self.tcp_address
+
+    @property
+    def tcp_address(self) -> str:
+        return next(endpoint for endpoint in self.endpoints if endpoint.startswith("tcp://"))
+
+
+class SupervisorActor:
+    """The body of an actor: one process of the service, and its end when this one ends.
+
+    When the process dies, so does the actor, and Ray makes it again on the same node
+    (``max_restarts``); it listens where it did before, so that clients find it by themselves.
+    """
+
+    def __init__(self, process: str, settings: Mapping[str, Any], start_timeout_s: float) -> None:
+        self._service_id = settings["service_id"]
+        self._client_keys = ServiceKeys(**settings["keys"]).for_clients()
+        self._stopping = False
+        self._folder = _folder_of(f"{self._service_id}-{process}")
+        self._port = _RememberedPort(f"{self._service_id}-{process}")
+        self._failure: TransferQueueError | None = None
+        try:
+            self._start(process, settings, start_timeout_s)
+        except TransferQueueError as error:
+            self._folder.remove()
+            if ray.get_runtime_context().was_current_actor_reconstructed:
+                raise  # Ray tries again
+            # Of a constructor that raises Ray tells a text; the first call raises this itself.
+            self._failure = error
+
+    def _start(self, process: str, settings: Mapping[str, Any], start_timeout_s: float) -> None:
+        folder = self._folder.path
+        host = ray.util.get_node_ip_address()
+        endpoints = [f"ipc://{folder / process}.sock", f"tcp://{host}:{self._port.read()}"]
+        self._child = ChildProcess(
+            process, {**settings, "endpoints": endpoints}, folder / f"{process}.log"
+        )
+        try:
+            said = self._child.wait_ready(time.monotonic() + start_timeout_s)
+        except BaseException:
+            self._child.stop()
+            raise
+        self._endpoints = tuple(said["endpoints"])
+        self._port.write(self._endpoints[-1])
+        if settings["role"] == "coordinator":
+            self._client_keys.save(self._folder.key_file)
+            self._folder.describe(self._endpoints)
+        threading.Thread(target=self._watch, name="supervisor", daemon=True).start()
+
+    def _watch(self) -> None:
+        while self._child.is_alive:
+            # What has no description and is not touched is taken for a dead service's.
+            os.utime(self._folder.path)
+            time.sleep(WATCH_EVERY_S)
+        if not self._stopping:
+            os._exit(1)  # the one way to tell Ray to make this actor again
+
+    def connection(self) -> RayConnection:
+        """Of the coordinator."""
+        self._raise_failure()
+        return RayConnection(
+            service_id=self._service_id, endpoints=self._endpoints, keys=self._client_keys
+        )
+
+    def pid(self) -> int:
+        """Process id of the supervised process, on its node."""
+        self._raise_failure()
+        return self._child.pid
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """End the process and remove its files."""
+        self._stopping = True
+        if self._failure is None:
+            self._child.stop()
+        self._port.forget()
+        self._folder.remove()
+
+
+class _RememberedPort:
+    """The TCP port of a process of the service, kept where its successor on this node finds it."""
+
+    def __init__(self, process: str) -> None:
+        self._path = runtime_root() / f"{process}.port"
+
+    def read(self) -> int:
+        """The port of the predecessor; 0, for any, when there was none."""
+        return int(self._path.read_text()) if self._path.exists() else 0
+
+    def write(self, endpoint: str) -> None:
+        self._path.write_text(endpoint.rpartition(":")[2])
+
+    def forget(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def _folder_of(process: str) -> RuntimeDir:
+    """A new folder; what a predecessor that was killed has left there is taken away first."""
+    shutil.rmtree(runtime_root() / process, ignore_errors=True)
+    return RuntimeDir(process)
+
+
+@dataclass(slots=True)
+class _Actors:
+    """The actors of one service."""
+
+    coordinator: Any
+    shards: dict[int, Any] = field(default_factory=dict)
+    """By slot."""
+    nodes: dict[int, str] = field(default_factory=dict)
+    """Slot -> id of the node that the shard is on."""
+
+
+class RayService:
+    """A coordinator and shards as Ray actors. Closing it ends them.
+
+    Whoever opened it closes it: use it as a context manager, or call `close`. The actors end with
+    the driver too, unless ``actor_options`` say ``lifetime="detached"``.
+    """
+
+    def __init__(
+        self,
+        config: ServiceConfig,
+        *,
+        shards_per_node: int,
+        name: str,
+        nodes: Sequence[str] | None,
+        actor_options: Mapping[str, Any],
+    ) -> None:
+        if not ray.is_initialized():
+            raise ConfigError("serve_ray needs a connected Ray; call ray.init() first")
+        if shards_per_node < 1:
+            raise ConfigError(f"shards_per_node must be at least 1, got {shards_per_node}")
+        self.config = config
+        self.name = name
+        self.service_id = secrets.token_hex(8)
+        self._shards_per_node = shards_per_node
+        self._options = dict(actor_options)
+        self._keys = ServiceKeys.generate()
+        self._closed = False
+        chosen = _alive_nodes() if nodes is None else _checked_nodes(nodes)
+        self._actors = _Actors(coordinator=None)
+        try:
+            self._connection = self._start(chosen)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """The coordinator's TCP address. Workers need not know it: ``tq.connect()`` finds it."""
+        return self._connection.tcp_address
+
+    @property
+    def client_keys(self) -> ClientKeys:
+        return self._connection.keys
+
+    @property
+    def shard_nodes(self) -> dict[int, str]:
+        """Slot -> id of the node that the shard is on."""
+        return dict(self._actors.nodes)
+
+    def _start(self, nodes: Sequence[str]) -> RayConnection:
+        here = ray.get_runtime_context().get_node_id()
+        coordinator_node = here if here in nodes else nodes[0]
+        self._actors.coordinator = self._make_actor(
+            "coordinator",
+            coordinator_node,
+            {"role": "coordinator", "num_shards": len(nodes) * self._shards_per_node},
+            name=f"{self.name}-coordinator",
+        )
+        connection: RayConnection = self._answers([self._actors.coordinator.connection.remote()])[0]
+        self._connection = connection
+        self._add_shards(nodes)
+        return connection
+
+    def _add_shards(self, nodes: Sequence[str]) -> None:
+        """Shards on these nodes; returns when they listen."""
+        started = []
+        for node in nodes:
+            for _ in range(self._shards_per_node):
+                slot = len(self._actors.shards)
+                self._actors.shards[slot] = self._make_shard(slot, node)
+                self._actors.nodes[slot] = node
+                started.append(self._actors.shards[slot].pid.remote())
+        self._answers(started)
+
+    def _make_shard(self, slot: int, node: str) -> Any:
+        settings = {
+            "role": "shard",
+            "slot": slot,
+            "coordinator": self._connection.tcp_address,
+            "backend": self.config.backend,
+            "budget_bytes": self.config.budget_bytes,
+            "arena_dir": self.config.arena_dir or default_arena_dir(),
+        }
+        return self._make_actor(f"shard-{slot}", node, settings, name=f"{self.name}-shard-{slot}")
+
+    def _make_actor(
+        self, process: str, node: str, settings: Mapping[str, Any], *, name: str
+    ) -> Any:
+        common = {"service_id": self.service_id, "keys": asdict(self._keys)}
+        options = {"num_cpus": 0, "max_restarts": 3, **self._options}
+        actor = ray.remote(SupervisorActor).options(
+            name=name,
+            namespace=NAMESPACE,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            **options,
+        )
+        return actor.remote(process, {**common, **settings}, self.config.start_timeout_s)
+
+    def _answers(self, references: Sequence[Any]) -> list[Any]:
+        """What actors answer. ``ServiceFailed``, or why a process could not start."""
+        # Ray starts a Python first, on a busy machine in tens of seconds.
+        limit_s = self.config.start_timeout_s + ANSWER_TIMEOUT_S
+        try:
+            return list(ray.get(list(references), timeout=limit_s))
+        except GetTimeoutError:
+            raise ServiceFailed(
+                self.name, f"its actors did not start in {limit_s:.0f} s; see `ray list actors`"
+            ) from None
+        except RayTaskError as error:
+            raise error.cause from None
+        except RayError as error:
+            raise ServiceFailed(self.name, _cause_of(error)) from None
+
+    def add_shards(self) -> list[int]:
+        """Put shards on the nodes that have joined since; returns their slots.
+
+        Clients that connect from now on use them. Rows stay where they are.
+        """
+        known = set(self._actors.nodes.values())
+        first = len(self._actors.shards)
+        self._add_shards([node for node in _alive_nodes() if node not in known])
+        added = list(range(first, len(self._actors.shards)))
+        self._wait_registered(added)
+        return added
+
+    def _wait_registered(self, slots: Sequence[int]) -> None:
+        """Until the coordinator tells clients of these shards."""
+        from transferqueue.client.connecting import connect
+
+        deadline_s = time.monotonic() + self.config.start_timeout_s
+        missing = set(slots)
+        while missing:
+            with connect(self.address, keys=self.client_keys) as client:
+                missing -= {int(shard["slot"]) for shard in client.status()["shards"]}
+            if missing and time.monotonic() > deadline_s:
+                raise ServiceFailed(self.name, f"shards {sorted(missing)} did not register")
+            time.sleep(WATCH_EVERY_S * bool(missing))
+
+    def pids(self) -> dict[str, int]:
+        """Process ids by name, each on its node: ``coordinator``, ``shard-0``, …"""
+        actors = {"coordinator": self._actors.coordinator} | {
+            f"shard-{slot}": actor for slot, actor in self._actors.shards.items()
+        }
+        pids = self._answers([actor.pid.remote() for actor in actors.values()])
+        return dict(zip(actors, pids, strict=True))
+
+    def close(self) -> None:
+        """End every process and actor. Idempotent; also where nodes are gone already."""
+        if self._closed:
+            return
+        self._closed = True
+        actors = [*self._actors.shards.values(), self._actors.coordinator]
+        actors = [actor for actor in actors if actor is not None]
+        if not actors or not ray.is_initialized():
+            return
+        farewells = [actor.stop.remote() for actor in actors]
+        ray.wait(farewells, num_returns=len(farewells), timeout=ANSWER_TIMEOUT_S)
+        for actor in actors:
+            ray.kill(actor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self.address
+        return f"<RayService {self.service_id} {len(self._actors.shards)} shards {state}>"
+
+
+def serve_ray(
+    *,
+    shards_per_node: int = 1,
+    budget_bytes: int = 4 << 30,
+    backend: str = "shm",
+    arena_dir: str | None = None,
+    name: str = DEFAULT_NAME,
+    nodes: Sequence[str] | None = None,
+    start_timeout_s: float = 30.0,
+    **actor_options: Any,
+) -> RayService:
+    """Start a service on the Ray cluster that this process is connected to.
+
+    ``shards_per_node`` shards on every node (or on those of ``nodes``, by node id), each with
+    ``budget_bytes``, and the coordinator on this node. Any process of the cluster reaches it with
+    ``tq.connect()``. ``actor_options`` are those of ``ray.remote`` for all of its actors:
+    ``num_cpus`` (0 by default), ``resources``, ``runtime_env``, ``max_restarts`` (3 by default),
+    ``lifetime="detached"`` to outlive this driver. ``name`` tells services of one cluster apart.
+
+    Returns when all of them listen. ConfigError (ArenaTooSmall, …) or ServiceFailed when one cannot
+    start; nothing is left running then.
+    """
+    return RayService(
+        ServiceConfig(
+            budget_bytes=budget_bytes,
+            backend=backend,
+            arena_dir=arena_dir,
+            start_timeout_s=start_timeout_s,
+        ),
+        shards_per_node=shards_per_node,
+        name=name,
+        nodes=nodes,
+        actor_options=actor_options,
+    )
+
+
+def ray_connection(name: str = DEFAULT_NAME) -> RayConnection | None:
+    """The service of this name on the cluster that this process is connected to, if there is
+    one. ``ServiceFailed`` when its coordinator does not answer."""
+    if not ray.is_initialized():
+        return None
+    try:
+        coordinator = ray.get_actor(f"{name}-coordinator", namespace=NAMESPACE)
+    except ValueError:
+        return None
+    try:
+        connection: RayConnection = ray.get(
+            coordinator.connection.remote(), timeout=ANSWER_TIMEOUT_S
+        )
+    except RayError as error:
+        raise ServiceFailed(f"{name}-coordinator", _cause_of(error)) from None
+    return connection
+
+
+def _alive_nodes() -> list[str]:
+    return sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+
+
+def _checked_nodes(nodes: Sequence[str]) -> list[str]:
+    alive = set(_alive_nodes())
+    gone = [node for node in nodes if node not in alive]
+    if gone or not nodes:
+        raise ConfigError(f"no such nodes on the cluster: {gone}; alive are {sorted(alive)}")
+    return list(nodes)
+
+
+def _cause_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,0 +1,252 @@
+"""The place where workers live: the roles of one rank, and how a method of theirs is run.
+
+A host is what a thread, a process or a Ray actor has inside; it knows nothing of which it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from transferqueue.dispatch import Bridge, HandlePart, StageReply, Traffic
+from transferqueue.dispatch.outputs import is_column
+from transferqueue.errors import WrongOutput
+from transferqueue.view import DataProto, DataProtoFuture
+from workers.errors import WorkerError, WorkerFailed
+from workers.futures import Pending
+from workers.process_wire import survives_pickling
+from workers.registration import Registration, registered_methods
+from workers.worker import ServiceAddress, SharedClient, Worker, WorkerContext, WorkerSpec
+
+if TYPE_CHECKING:
+    from transferqueue.view.lazy_dataproto import LazyDataProto
+    from workers.mesh import Mesh, Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSetup:
+    """What a host is made of. Travels to where it is made."""
+
+    rank: int
+    world_size: int
+    mesh: Mesh | Placement
+    roles: Mapping[str, WorkerSpec]
+    service: ServiceAddress
+    fat: bool = False
+    """Run HANDLE methods on batches that were shipped, to compare."""
+    local_rank: int = 0
+    master_address: str = "127.0.0.1"
+    master_port: int = 0
+
+    def context(self, role: str, client: SharedClient) -> WorkerContext:
+        return WorkerContext(
+            rank=self.rank,
+            world_size=self.world_size,
+            role=role,
+            mesh=self.mesh,
+            client=client,
+            local_rank=self.local_rank,
+            master_address=self.master_address,
+            master_port=self.master_port,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCall:
+    """One call of one rank."""
+
+    role: str
+    method: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    part: HandlePart | Pending | None = None
+    """A part of a handle, of which the method gets a view."""
+    place: int | str = 0
+    """Where the view goes among the arguments."""
+
+    @property
+    def label(self) -> str:
+        """As messages name the method."""
+        return f"{self.role}.{self.method}"
+
+    @property
+    def payload(self) -> tuple[Any, ...]:
+        """Everything that is sent with it."""
+        return (self.part, *self.args, *self.kwargs.values())
+
+    def mapped(self, change: Callable[[Any], Any]) -> HostCall:
+        """With every argument changed, the part too."""
+        args = tuple(map(change, self.args))
+        kwargs = {name: change(value) for name, value in self.kwargs.items()}
+        return replace(self, args=args, kwargs=kwargs, part=change(self.part))
+
+    def resolved(self) -> HostCall:
+        """With everything that was to come in it. Waits; raises what a call behind it raised."""
+        return self.mapped(_resolve)
+
+    def with_view(self, view: LazyDataProto) -> HostCall:
+        """With a view where the part goes."""
+        if isinstance(self.place, str):
+            return replace(self, kwargs={**self.kwargs, self.place: view}, part=None)
+        args = (*self.args[: self.place], view, *self.args[self.place :])
+        return replace(self, args=args, part=None)
+
+
+def _resolve(value: Any) -> Any:
+    if isinstance(value, Pending):
+        return value.resolve()
+    return value.get() if isinstance(value, DataProtoFuture) else value
+
+
+class WorkerHost:
+    """The roles of one rank, made at construction, beside one client."""
+
+    def __init__(self, setup: HostSetup) -> None:
+        """``WorkerFailed`` names the role whose ``__init__`` raised."""
+        self.rank = setup.rank
+        self._fat = setup.fat
+        self._client = SharedClient(setup.service)
+        self._traffic = Traffic()
+        self._workers: dict[str, Worker] = {}
+        self._methods: dict[str, dict[str, Registration]] = {}
+        for role, spec in setup.roles.items():
+            with wrapping(f"{role}.__init__", self.rank):
+                self._workers[role] = spec.make(setup.context(role, self._client))
+            self._methods[role] = registered_methods(spec.cls)
+
+    def is_async(self, call: HostCall) -> bool:
+        """Whether the method is a coroutine function, to be run by `run_async`."""
+        return inspect.iscoroutinefunction(getattr(self._workers[call.role], call.method))
+
+    def run(self, call: HostCall) -> Any:
+        """The answer of a method. Everything it raises comes as a ``WorkerError`` or
+        ``WrongOutput`` that names rank and method."""
+        with wrapping(call.label, self.rank):
+            running = self._prepare(call)
+            return running.finish(running.start())
+
+    async def run_async(self, call: HostCall) -> Any:
+        """As `run`, for a coroutine function. Columns are moved in a thread, so that other
+        coroutines go on meanwhile."""
+        with wrapping(call.label, self.rank):
+            running = await asyncio.to_thread(self._prepare, call)
+            output = await running.start()
+            return await asyncio.to_thread(running.finish, output)
+
+    def _prepare(self, call: HostCall) -> _Running:
+        call = call.resolved()
+        method = getattr(self._workers[call.role], call.method)
+        registration = self._methods[call.role].get(call.method)
+        if isinstance(call.part, HandlePart) and registration is not None:
+            return self._opened(call, call.part, registration, method)
+        if self._fat and registration is not None and registration.by_handle:
+            return _RunningFat(method=method, call=call)
+        return _Running(method=method, call=call)
+
+    def _opened(
+        self, call: HostCall, part: HandlePart, registration: Registration, method: Any
+    ) -> _Running:
+        """A HANDLE method, with a view of its part that has the declared columns in it."""
+        bridge = Bridge(
+            client=self._client.get(),
+            declaration=registration.declaration,
+            role=call.role,
+            method=call.method,
+            rank=self.rank,
+            traffic=self._traffic,
+            shared=self._workers[call.role]._shared_reads,
+        )
+        view = bridge.open(part)
+        return _RunningByHandle(
+            method=method, call=call.with_view(view), bridge=bridge, part=part, view=view
+        )
+
+    def report(self) -> list[dict[str, Any]]:
+        """`Traffic.rows` of this rank."""
+        return self._traffic.rows()
+
+    def place_in(self, role: str, mesh: str) -> tuple[int, bool]:
+        """Part and collecting of this rank by a mesh that its worker declared."""
+        with wrapping(f"{role}.declare_mesh", self.rank):
+            return self._workers[role]._declared_place(mesh)
+
+    def close(self) -> None:
+        """Close the workers that have a ``close``, then the client."""
+        with contextlib.closing(self._client):
+            for role, worker in self._workers.items():
+                close = getattr(worker, "close", None)
+                if callable(close):
+                    with wrapping(f"{role}.close", self.rank):
+                        close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """One call between its arguments and its answer."""
+
+    method: Any
+    call: HostCall
+
+    def start(self) -> Any:
+        """The output, or the coroutine that gives it."""
+        return self.method(*self.call.args, **self.call.kwargs)
+
+    def finish(self, output: Any) -> Any:
+        """The answer."""
+        return output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunningFat(_Running):
+    """A HANDLE method on a batch that was shipped: columns come back as a batch too."""
+
+    def finish(self, output: Any) -> Any:
+        return as_batch(output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunningByHandle(_Running):
+    """A HANDLE method on a view."""
+
+    bridge: Bridge
+    part: HandlePart
+    view: LazyDataProto
+
+    def finish(self, output: Any) -> StageReply:
+        return self.bridge.store(self.part, self.view, output)
+
+
+def as_batch(output: Any) -> Any:
+    """A dict with columns as a DataProto, its other values as ``metrics``."""
+    if not isinstance(output, Mapping):
+        return output
+    columns = {name: value for name, value in output.items() if is_column(value)}
+    if not columns:
+        return output
+    values = {name: value for name, value in output.items() if name not in columns}
+    metrics = {**values.pop("metrics", {}), **values}
+    return DataProto.from_single_dict(columns, meta_info={"metrics": metrics} if metrics else {})
+
+
+@contextlib.contextmanager
+def wrapping(label: str, rank: int) -> Iterator[None]:
+    """Every exception of the block as one that names rank and method.
+
+    What does already, such as the failure of an earlier call that this one waited for, passes.
+    """
+    try:
+        yield
+    except (WorkerError, WrongOutput):
+        raise
+    except Exception as error:
+        earlier = getattr(error, "cause", None)  # Ray wraps what the earlier call raised
+        if isinstance(earlier, WorkerError | WrongOutput):
+            raise earlier from None
+        text = "".join(traceback.format_exception(error))
+        failed = WorkerFailed(label, rank, f"{type(error).__name__}: {error}", text)
+        raise failed.caused_by(error if survives_pickling(error) else None) from error
