@@ -4,8 +4,8 @@
 
 ``compute_log_prob``, ``compute_values`` and ``update_actor`` on Ray actors. By `Dispatch.HANDLE`
 the controller passes a handle and workers fetch the fields they read; by ``DP_COMPUTE_PROTO`` it
-passes whole batches, as verl's decorator of that name does, which is measured too where verl is installed.
-The stages compute next to nothing, so that the time is that of moving data.
+passes whole batches, as verl's mode of that name does, which is measured too where verl is
+installed. The stages compute next to nothing, so that the time is that of moving data.
 """
 
 from __future__ import annotations

@@ -159,7 +159,6 @@ class WorkerHost:
             method=call.method,
             rank=self.rank,
             traffic=self._traffic,
-            shared=self._workers[call.role]._shared_reads,
         )
         view = bridge.open(part)
         return _RunningByHandle(

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from transferqueue.client.sync_client import Client
     from transferqueue.dispatch.declaration import Declaration
     from transferqueue.dispatch.outputs import Returned
-    from transferqueue.dispatch.shared_reads import SharedReads
     from transferqueue.dispatch.split import HandlePart
     from transferqueue.fields import FieldSpec
 
@@ -38,8 +37,6 @@ class Bridge:
     rank: int
     traffic: Traffic
     view_kind: type[LazyDataProto] = LazyDataProto
-    shared: SharedReads | None = None
-    """The ranks that fetch declared reads together, if any."""
 
     def open(self, part: HandlePart) -> LazyDataProto:
         """The view that the method gets.
@@ -53,7 +50,6 @@ class Bridge:
             reads=self.declaration.reads,
             optional=self.declaration.optional,
             kind=self.view_kind,
-            shared=self.shared,
         )
         if part.num_padding:
             view.meta_info[PADDING_KEY] = part.num_padding

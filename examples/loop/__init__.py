@@ -1,1 +1,0 @@
-"""What the PPO loop runs on: role processes that are called with batches."""
