@@ -44,9 +44,11 @@ TRAIN_SEED_OFFSET = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The numbers of a run, tuned in one process: the first 45 points of held-out accuracy took 10
-    to 17 s of one core on each of three seeds, with rollouts up to three versions behind. Answers
-    written from the last digit, the order in which they are computed, learn steadier than others.
+    """The numbers of a run.
+
+    Measured in one process, 45 s of one core, rollouts one version behind: PPO gained 57, 49 and
+    32 points of held-out accuracy on seeds 0, 1 and 2; the first 30 took 9, 10 and 45 s. With
+    ``num_heads=4`` it gained 61, 55 and 54, for an eighth more time an update.
     """
 
     task: str = "addition"
