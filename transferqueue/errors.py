@@ -54,6 +54,7 @@
     ├── NoService                       no address given and no running service found
     ├── ServiceFailed                   a service process did not start or has died
     ├── Closed                          the client or service was closed
+    ├── ForkedClient                    a client used in a process that its own was forked into
     ├── WireError                       bytes that are not ours
     │   ├── Malformed
     │   ├── VersionMismatch
@@ -666,6 +667,19 @@ class Closed(TransferQueueError):
 
     def __str__(self) -> str:
         return f"{self.args[0] if self.args else 'client'} is closed."
+
+
+class ForkedClient(TransferQueueError):
+    """A client was used in a forked process: its sockets and mappings are those of the parent."""
+
+    def __init__(self, parent_pid: int) -> None:
+        super().__init__(parent_pid)
+
+    def __str__(self) -> str:
+        return (
+            f"this client belongs to process {self.args[0]}, from which this one was forked; call "
+            f"connect() here."
+        )
 
 
 class WireError(TransferQueueError):

@@ -66,7 +66,9 @@ def test_rows_of_a_column_are_its_cells(column: ColumnBytes, data: st.DataObject
         numbers = np.arange(num_rows)[rows]
         expected = b"".join(cells[i] for i in numbers.tolist())
         assert part.num_bytes == len(expected)
-        assert part.copy().tobytes() == expected
+        out = np.empty(part.num_bytes, np.uint8)
+        part.copy_to(out)
+        assert out.tobytes() == expected
         offset = data.draw(st.integers(0, len(expected)))
         nbytes = data.draw(st.integers(0, len(expected) - offset))
         assert part.cut(offset, nbytes).tobytes() == expected[offset : offset + nbytes]
@@ -76,7 +78,6 @@ def test_consecutive_rows_are_not_copied_to_be_cut() -> None:
     payload = np.arange(120, dtype=np.uint8)
     part = rows_of(ColumnBytes(spec=DENSE, lengths=None, payload=payload), slice(2, 8), 10)
     assert np.shares_memory(part.cut(5, 20), payload)
-    assert not np.shares_memory(part.copy(), payload)
 
 
 @given(ANY_COLUMN, st.data())
@@ -140,7 +141,7 @@ def got_column(spec: FieldSpec, lengths: Any = None, present: Any = None, **more
         present=present,
         lengths=lengths,
         starts=None,
-        payload=None,
+        place=None,
         **more,
     )
 

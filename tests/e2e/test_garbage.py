@@ -47,7 +47,7 @@ def shard_bodies() -> dict[str, dict[str, Any]]:
             "columns": [column],
             "tags": {"t": 1},
             "overwrite": False,
-            "payload": [0],
+            "payload": 0,
             "writer": None,
             "commit": True,
             "timeout_s": 0.0,

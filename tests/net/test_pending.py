@@ -102,6 +102,15 @@ def test_when_the_time_is_up_each_call_without_an_answer_is_unreachable() -> Non
     assert "3.0 s" in str(second)
 
 
+def test_whoever_stops_waiting_cancels_even_what_was_answered() -> None:
+    one, two = calls(2)
+    pending = PendingCalls([one, two])
+    pending.first(0.0)
+    pending.settle(answer(one), 0.1)
+    assert pending.under_way() == [two]
+    assert pending.broken_off() == [one, two]
+
+
 # -- flows ----------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transferqueue.errors import FieldExists, FieldsMissing, RowsGone
-from transferqueue.shard.rows import NO_CELL, Cells, RowTable
+from transferqueue.shard.rows import Cells, RowTable
 
 
 def ints(*values: int) -> np.ndarray:
@@ -72,7 +72,7 @@ def test_a_cell_is_taken_from_when_it_is_reserved_and_free_again_when_it_is_not(
 def test_a_reserved_cell_is_absent_for_readers() -> None:
     table = table_of(1)
     table.reserve("x", table.locate(ints(1)))
-    assert table.read("x", ints(0)).slabs.tolist() == [NO_CELL]
+    assert not table.read("x", ints(0)).is_there.any()
 
 
 def test_reserving_to_overwrite_leaves_what_is_there_in_sight() -> None:
@@ -82,7 +82,7 @@ def test_reserving_to_overwrite_leaves_what_is_there_in_sight() -> None:
     table.reserve("x", rows)
     assert table.read("x", rows).starts.tolist() == [10, 0]
     table.unreserve("x", rows)
-    assert table.read("x", rows).slabs.tolist() == [0, NO_CELL]
+    assert table.read("x", rows).is_there.tolist() == [True, False]
 
 
 def test_writing_over_a_cell_returns_the_one_it_replaces() -> None:

@@ -103,7 +103,7 @@ def test_any_part_of_scattered_ranges_is_found(
     starts = np.array([start for start, _ in ranges], dtype=np.int64)
     sizes = np.array([size for _, size in ranges], dtype=np.int64)
     whole = b"".join(memory[s : s + n].tobytes() for s, n in ranges)
-    runs = Runs(starts, sizes)
+    runs = Runs.of(starts, sizes)
     assert runs.total_bytes == len(whole)
     offset = min(offset, len(whole))
     nbytes = min(nbytes, len(whole) - offset)

@@ -61,12 +61,6 @@ class ColumnRows:
         """Part of the bytes in one piece: a view where they follow one another, else a copy."""
         return gather(self._source, *self._runs.cut(offset, nbytes))
 
-    def copy(self) -> np.ndarray:
-        """The bytes in one piece of their own."""
-        block = np.empty(self.num_bytes, dtype=np.uint8)
-        self.copy_to(block)
-        return block
-
     def copy_to(self, out: np.ndarray) -> None:
         """The one copy of a put: from the caller's memory to its place in the arena."""
         starts, sizes = self._runs.starts, self._runs.sizes
@@ -85,7 +79,7 @@ def rows_of(column: ColumnBytes, rows: Rows, num_rows: int) -> ColumnRows:
     else:
         sizes = column.sizes(num_rows)
         starts = np.cumsum(sizes) - sizes
-        runs = Runs(starts[rows], sizes[rows])
+        runs = Runs.of(starts[rows], sizes[rows])
     return ColumnRows(lengths=lengths, _source=column.payload, _runs=runs)
 
 

@@ -26,7 +26,7 @@ from transferqueue.wire.columns import ObjectPolicy
 
 if TYPE_CHECKING:
     from transferqueue.client.async_client import AsyncClient
-    from transferqueue.service.ray_service import RayConnection
+    from transferqueue.service.ray_supervisor import RayConnection
 
 
 Choice = TypeVar("Choice", bound=StrEnum)

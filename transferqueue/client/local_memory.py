@@ -21,7 +21,8 @@ from transferqueue.backends.arena_address import ArenaAddress, boot_id
 from transferqueue.backends.arena_owner import ProcessId, pid_namespace
 from transferqueue.backends.gather import gather, merge_runs
 from transferqueue.backends.shm_reader import VIEW_FROM_BYTES, ShmReader
-from transferqueue.errors import Malformed, TransferQueueError
+from transferqueue.client.forks import Forks
+from transferqueue.errors import Malformed
 from transferqueue.net.calls import Call
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.wire import ops
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from transferqueue.backends.private_views import View
     from transferqueue.net.keys import ClientKeys
 
-RELEASE_TIMEOUT_S = 10.0
+CHECK_CHILDREN_S = 0.5
+"""How often forked children are looked for, while something is kept for them."""
 
 
 def arena_within_reach(facts: Mapping[str, Any]) -> ArenaAddress | None:
@@ -57,6 +59,8 @@ class _Held:
     slot: int
     endpoint: str
     lease_id: int
+    number: int
+    """Among the leases of this client, from 1 on."""
     views: list[View]
 
 
@@ -118,6 +122,8 @@ class LocalMemory:
 
     def close(self) -> None:
         """Map nothing new. What is held stays valid, and is given back when its tensors go."""
+        if os.getpid() != self.process["pid"]:
+            return  # all of it is the parent's
         self._returns.close()
         for reader in self._readers.values():
             reader.close()
@@ -130,27 +136,31 @@ class LeaseReturns:
         self._readers = readers
         self._keys = keys
         self._ended: queue.SimpleQueue[_Held | None] = queue.SimpleQueue()
+        self._kept: list[_Held] = []
+        """Have ended here, but a forked child may still look."""
+        self._forks = Forks()
         self._lock = threading.Lock()
-        self._num_live = 0
         self._thread: threading.Thread | None = None
         self._closing = False
 
     def lease(self, slot: int, endpoint: str, lease_id: int) -> Lease:
-        held = _Held(slot=slot, endpoint=endpoint, lease_id=lease_id, views=[])
         with self._lock:
-            self._num_live += 1
+            self._forks.num_leases += 1
+            self._forks.num_live += 1
+            number = self._forks.num_leases
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="transferqueue-leases", daemon=True
                 )
                 self._thread.start()
+        held = _Held(slot=slot, endpoint=endpoint, lease_id=lease_id, number=number, views=[])
         return Lease(held, self._ended)
 
     def close(self) -> None:
         """End the thread when the last lease has come back."""
         with self._lock:
             self._closing = True
-            thread, is_idle = self._thread, self._num_live == 0
+            thread, is_idle = self._thread, self._forks.num_live == 0
         self._ended.put(None)
         if thread is not None and is_idle:
             thread.join()
@@ -165,36 +175,44 @@ class LeaseReturns:
 
     def _is_done(self) -> bool:
         with self._lock:
-            return self._closing and self._num_live == 0
+            return self._closing and self._forks.num_live == 0
 
     def _next_batch(self) -> list[_Held]:
-        """Wait for a lease to end, then take all that have ended."""
-        batch = [self._ended.get()]
+        """Wait for leases to end; those that have, and that no forked child may look at."""
+        batch: list[_Held | None] = [*self._kept]
         with contextlib.suppress(queue.Empty):
+            batch.append(self._ended.get(timeout=CHECK_CHILDREN_S if self._kept else None))
             while True:
                 batch.append(self._ended.get_nowait())
-        return [held for held in batch if held is not None]
+        ended = [held for held in batch if held is not None]
+        self._kept = [held for held in ended if self._forks.may_be_seen(held.number)]
+        kept = {held.number for held in self._kept}
+        return [held for held in ended if held.number not in kept]
 
     def _give_back(self, channels: SyncChannelPool, batch: list[_Held]) -> None:
         by_shard: dict[tuple[int, str], list[_Held]] = defaultdict(list)
         for held in batch:
             by_shard[held.slot, held.endpoint].append(held)
-        for (slot, endpoint), ended in by_shard.items():
+        for (slot, _), ended in by_shard.items():
             # Pages that were edited are dropped first: the shard may reuse the space at once.
             self._readers[slot].end([view for held in ended for view in held.views])
-            self._release(channels, endpoint, [held.lease_id for held in ended])
+        calls = [
+            _release(endpoint, [held.lease_id for held in ended])
+            for (_, endpoint), ended in by_shard.items()
+        ]
+        # Nobody waits for the answers: a message to a shard of this host is lost only with the
+        # shard, and its leases too. One that hangs must not keep the others' memory.
+        run_blocking(channels.exchange(calls, timeout_s=0.0))
         with self._lock:
-            self._num_live -= len(batch)
+            self._forks.num_live -= len(batch)
 
-    def _release(self, channels: SyncChannelPool, endpoint: str, lease_ids: list[int]) -> None:
-        arrays = ArrayWriter()
-        process = ProcessId.of(os.getpid())
-        assert process is not None
-        body = {
-            "reader": asdict(process),
-            "lease_ids": arrays.add(np.array(lease_ids, dtype=np.int64)),
-        }
-        call = Call(endpoint=endpoint, op=ops.RELEASE, body=body, frames=arrays.frames)
-        # A shard that is gone holds no leases.
-        with contextlib.suppress(TransferQueueError):
-            run_blocking(channels.exchange([call], timeout_s=RELEASE_TIMEOUT_S))
+
+def _release(endpoint: str, lease_ids: list[int]) -> Call:
+    arrays = ArrayWriter()
+    process = ProcessId.of(os.getpid())
+    assert process is not None
+    body = {
+        "reader": asdict(process),
+        "lease_ids": arrays.add(np.array(lease_ids, dtype=np.int64)),
+    }
+    return Call(endpoint=endpoint, op=ops.RELEASE, body=body, frames=arrays.frames)

@@ -12,15 +12,16 @@ from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.chunks import WINDOW_CHUNKS, ChunkGrid, deal
-from transferqueue.wire.get import GotColumn, read_columns
+from transferqueue.wire.get import GetAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from transferqueue.client.local_memory import Lease
     from transferqueue.client.placement import Part
     from transferqueue.client.session import Caller
     from transferqueue.wire.format import Message
+    from transferqueue.wire.get import GotColumn
 
 
 class PartGet:
@@ -31,7 +32,7 @@ class PartGet:
     """
 
     def __init__(self, part: Part, caller: Caller) -> None:
-        self.columns: dict[str, GotColumn] = {}
+        self.columns: Mapping[str, GotColumn] = {}
         self.targets: dict[str, np.ndarray] = {}  # uint8[bytes], in the order of ``columns``
         self._part = part
         self._caller = caller
@@ -71,7 +72,8 @@ class PartGet:
             self._lease = self._memory.lease(self._part.slot, self._endpoint, int(lease_id))
         elif lease_id is not None:
             self._stream_id = int(lease_id)
-        self.columns = read_columns(answer.body, ArrayReader(answer.frames))
+        self._answer = GetAnswer.read(answer.body, ArrayReader(answer.frames))
+        self.columns = self._answer.columns
 
     @property
     def is_streamed(self) -> bool:
@@ -80,8 +82,10 @@ class PartGet:
     def got(self, field: str) -> GotPart:
         """The part of a column, without payload where that is streamed."""
         part, column = self._part, self.columns[field]
-        payload = column.payload
-        if column.starts is not None and self._lease is not None:
+        payload = None
+        if column.place is not None:
+            payload = self._answer.payload[column.place]
+        elif column.starts is not None and self._lease is not None:
             sizes = column.sizes(part.num_rows)
             payload = self._memory.read(self._lease, column.starts, sizes)
         return GotPart(rows=part.rows, num_rows=part.num_rows, column=column, payload=payload)

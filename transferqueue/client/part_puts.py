@@ -77,8 +77,12 @@ class InlinePut(PartPut):
     """
 
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
-        payload = [arrays.add_bytes(column.copy()) for column in self.rows.columns.values()]
-        return {"payload": payload, "writer": None}
+        payload = np.empty(self.rows.num_bytes, dtype=np.uint8)
+        at = 0
+        for column in self.rows.columns.values():
+            column.copy_to(payload[at : at + column.num_bytes])
+            at += column.num_bytes
+        return {"payload": arrays.add_bytes(payload), "writer": None}
 
 
 class MappedPut(PartPut):

@@ -100,11 +100,11 @@ class Get:
         if not streamed:
             return
         flows = [part.flow() for part in streamed]
-        await self._caller.flow(flows, timeout_s=self._deadline.left_s())
+        await self._caller.flow(flows, timeout_s=self._deadline.last_step_s())
         calls = [part.done() for part in streamed]
         for part, answer in zip(
             streamed,
-            await self._caller.shards(calls, timeout_s=self._deadline.left_s()),
+            await self._caller.shards(calls, timeout_s=self._deadline.last_step_s()),
             strict=True,
         ):
             part.check_held(answer)

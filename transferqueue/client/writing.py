@@ -91,7 +91,8 @@ class Put:
         try:
             await self._fill(raise_first(outcomes))
         except BaseException:
-            await self._end(ops.ABORT, outcomes, timeout_s=FAREWELL_S)
+            aborts = self._calls(ops.ABORT, outcomes)
+            await self._caller.outcomes(aborts, timeout_s=FAREWELL_S)
             raise
         return await self._commit(outcomes)
 
@@ -115,14 +116,20 @@ class Put:
             elif isinstance(part, StreamedPut):
                 flows.append(part.flow(answer))
         if flows:
-            await self._caller.flow(flows, timeout_s=self._deadline.left_s())
+            await self._caller.flow(flows, timeout_s=self._deadline.last_step_s())
 
     async def _commit(self, outcomes: Sequence[Outcome]) -> list[Message]:
-        committed = await self._end(ops.COMMIT, outcomes, timeout_s=self._deadline.left_s())
-        failures = [error for error in committed if isinstance(error, TransferQueueError)]
-        if failures and len(failures) < len(committed):
-            await self._undo(committed, failures[0])
-        return raise_first(committed)
+        try:
+            commits = self._calls(ops.COMMIT, outcomes)
+            committed = await self._caller.outcomes(commits, timeout_s=self._deadline.last_step_s())
+            failures = [error for error in committed if isinstance(error, TransferQueueError)]
+            if failures and len(failures) < len(committed):
+                await self._undo(committed, failures[0])
+            return raise_first(committed)
+        except BaseException:
+            # A commit that was lost on the way has left its space reserved.
+            await self._caller.tell(self._calls(ops.ABORT, outcomes))
+            raise
 
     async def _undo(self, committed: Sequence[Outcome], failure: TransferQueueError) -> None:
         """One shard has its rows and another failed. New samples are cleared again; fields of
@@ -151,15 +158,13 @@ class Put:
         endpoint = self._caller.session.shard(part.rows.slot).endpoint
         return Call(endpoint=endpoint, op=ops.CLEAR, body=body, frames=arrays.frames)
 
-    async def _end(
-        self, op: str, outcomes: Sequence[Outcome], *, timeout_s: float
-    ) -> list[Outcome]:
+    def _calls(self, op: str, outcomes: Sequence[Outcome]) -> list[Call]:
         """``commit`` or ``abort`` for every part that was reserved.
 
         A shard that an abort does not reach gives the space back at the deadline of the put, or
         when this process ends.
         """
-        calls = [
+        return [
             Call(
                 endpoint=self._caller.session.shard(part.rows.slot).endpoint,
                 op=op,
@@ -168,7 +173,6 @@ class Put:
             for part, outcome in zip(self._parts, outcomes, strict=True)
             if not isinstance(outcome, TransferQueueError)
         ]
-        return await self._caller.outcomes(calls, timeout_s=timeout_s) if calls else []
 
 
 def _new_uids(answer: Message) -> np.ndarray:

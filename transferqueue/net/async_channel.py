@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from typing import TYPE_CHECKING
 
 import zmq
 
-from transferqueue.errors import Closed, ConfigError
+from transferqueue.errors import Closed, ConfigError, ForkedClient
 from transferqueue.net.calls import CANCEL, RESUME, Call, Flow, Outcome
 from transferqueue.net.pending import Pending, PendingCalls, PendingFlows
 from transferqueue.net.sockets import (
@@ -54,6 +55,7 @@ class AsyncChannel:
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._waiting: dict[int, _Exchange] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
         self._closed = False
 
     async def exchange(self, calls: Sequence[Call], *, timeout_s: float) -> list[Outcome]:
@@ -75,12 +77,17 @@ class AsyncChannel:
             for call in pending.first(start_s):
                 self._send(call, exchange)
             await self._wait(exchange, start_s + timeout_s)
-        finally:
-            for call in pending.under_way():
-                self._waiting.pop(call.request_id, None)
-                self._control(call, CANCEL)
+        except BaseException:
+            self._cancel(pending.broken_off())
+            raise
+        self._cancel(pending.under_way())
         if pending:
             pending.give_up(time.monotonic() - start_s)
+
+    def _cancel(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            self._waiting.pop(call.request_id, None)
+            self._control(call, CANCEL)
 
     async def _wait(self, exchange: _Exchange, deadline_s: float) -> None:
         pending = exchange.pending
@@ -138,6 +145,8 @@ class AsyncChannel:
     def _socket(self, endpoint: str) -> zmq.Socket[bytes]:
         if self._closed:
             raise Closed("the client")
+        if os.getpid() != self._pid:
+            raise ForkedClient(self._pid)
         socket = self._sockets.get(endpoint)
         if socket is None:
             try:
@@ -157,8 +166,8 @@ class AsyncChannel:
 
     async def close(self) -> None:
         """Wake every waiting task with `Closed`, then close the sockets. Idempotent."""
-        if self._closed:
-            return
+        if self._closed or os.getpid() != self._pid:
+            return  # a forked child shares even the parent's event loop
         self._closed = True
         for exchange in self._waiting.values():
             exchange.progress.set()

@@ -45,6 +45,11 @@ class Pending(ABC):
         """Calls that were sent and have no answer."""
         return list(self._under_way.values())
 
+    def broken_off(self) -> list[Call]:
+        """The calls to cancel when whoever waits has stopped to: also those whose answer has come
+        and will be seen by nobody, for what it lends is then nobody's."""
+        return self.under_way()
+
     def waits_for(self, request_id: int) -> bool:
         return request_id in self._under_way
 
@@ -104,6 +109,9 @@ class PendingCalls(Pending):
     def _answered(self, call: Call, message: Message, now_s: float) -> list[Call]:
         self._outcomes[call.request_id] = outcome_of(message)
         return []
+
+    def broken_off(self) -> list[Call]:
+        return self._calls
 
     def give_up(self, waited_s: float) -> None:
         for call in self._under_way.values():

@@ -19,7 +19,13 @@ from transferqueue.errors import InvalidInput, Malformed, TransferQueueError, Wi
 from transferqueue.net.calls import CANCEL, RESUME, UNKNOWN, WORKING
 from transferqueue.net.keys import KeyCheck, ServiceKeys
 from transferqueue.net.replies import AnswerLog
-from transferqueue.net.sockets import common_options, milliseconds, new_context
+from transferqueue.net.sockets import (
+    common_options,
+    milliseconds,
+    new_context,
+    receive_frames,
+    send_frames,
+)
 from transferqueue.wire.format import (
     ERROR_OP,
     OK_OP,
@@ -220,10 +226,10 @@ class Server:
     def _serve_burst(self) -> None:
         for _ in range(MAX_BURST):
             try:
-                frames = self._router.recv_multipart(zmq.DONTWAIT, copy=False)
+                frames = receive_frames(self._router)
             except zmq.Again:
                 return
-            self._take([frame.buffer for frame in frames])
+            self._take(frames)
 
     def _take(self, frames: list[memoryview]) -> None:
         peer = bytes(frames[0])
@@ -341,7 +347,7 @@ class Server:
 
     def _send_frames(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         # A ROUTER drops what goes to a peer that left: whoever lost an answer asks again.
-        self._router.send_multipart([peer, *frames], copy=False)
+        send_frames(self._router, [peer, *frames])
 
     def close(self) -> None:
         """Close every socket. Idempotent."""

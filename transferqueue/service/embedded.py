@@ -10,6 +10,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.backends.arena_owner import find_arena
 from transferqueue.config import ServiceConfig, default_arena_dir
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.service.child import ChildProcess
@@ -115,7 +116,16 @@ class Service:
             child.let_go()
         for child in self._children:
             child.stop()
+        self._remove_arenas_of_killed_shards()
         self._runtime_dir.remove()
+
+    def _remove_arenas_of_killed_shards(self) -> None:
+        directory = self.config.arena_dir or default_arena_dir()
+        for slot in range(self.config.shards):
+            arena = find_arena(directory, self.service_id, slot)
+            if arena is not None:
+                arena.remove_arena()
+                arena.close()
 
     def __enter__(self) -> Service:
         return self

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from transferqueue.shard.transfers import OutgoingGet
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.chunks import MAX_FRAMES, STREAM_FROM_BYTES, Runs
-from transferqueue.wire.get import GotColumn
+from transferqueue.wire.get import GetAnswer, GotColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,15 +127,24 @@ class Gets:
         found = {name: column for name, column in found.items() if column.specs}
         mapped = self._mapped(body["reader"], found)
         streamed = {} if mapped else _streamed(found)
+        sent = {n: c for n, c in found.items() if n not in mapped and n not in streamed}
+        places = _places(sent)
+        answer = GetAnswer(
+            columns={
+                name: _got(column, is_mapped=name in mapped, place=places.get(name))
+                for name, column in found.items()
+            },
+            payload=self._payload(list(sent.values())),
+            lease_id=self._hold(request, mapped, streamed) if mapped or streamed else None,
+        )
         arrays = ArrayWriter()
-        columns = {
-            name: self._got(
-                column, is_mapped=name in mapped, is_sent=name not in mapped | streamed
-            ).write(arrays)
-            for name, column in found.items()
-        }
-        lease_id = self._hold(request, mapped, streamed) if mapped or streamed else None
-        return Reply(body={"columns": columns, "lease_id": lease_id}, frames=arrays.frames)
+        return Reply(body=answer.write(arrays), frames=arrays.frames)
+
+    def _payload(self, columns: Sequence[FoundColumn]) -> np.ndarray:
+        """The bytes of columns, one after the other."""
+        starts = np.concatenate([_NO_INTS, *(column.cells.starts for column in columns)])
+        sizes = np.concatenate([_NO_INTS, *(column.sizes for column in columns)])
+        return self._backend.read_ranges(starts, sizes)
 
     def _mapped(
         self, reader: Mapping[str, Any] | None, found: Mapping[str, FoundColumn]
@@ -158,7 +168,7 @@ class Gets:
         held = list((mapped or streamed).values())
         lease_id = self._store.pin(reader, held, time.monotonic())
         if streamed:
-            runs = [Runs(column.cells.starts, column.sizes) for column in held]
+            runs = [Runs.of(column.cells.starts, column.sizes) for column in held]
             self._outgoing[lease_id] = _HeldGet(reader=reader, get=OutgoingGet(runs))
             final_s = request.received_s + request.seconds() + COMMIT_GRACE_S
             self._deadlines.add(lease_id, final_s)
@@ -166,19 +176,6 @@ class Gets:
         if earlier is not None:  # its answer was lost, and it asked again
             self._take_back(*earlier)
         return lease_id
-
-    def _got(self, column: FoundColumn, *, is_mapped: bool, is_sent: bool) -> GotColumn:
-        has_lengths = any(spec.has_lengths for spec in column.specs)
-        return GotColumn(
-            specs=column.specs,
-            spec_of_row=column.spec_of_row,
-            present=column.present,
-            lengths=column.cells.lengths if has_lengths else None,
-            starts=column.cells.starts if is_mapped else None,
-            payload=(
-                self._backend.read_ranges(column.cells.starts, column.sizes) if is_sent else None
-            ),
-        )
 
     # -- chunks ---------------------------------------------------------------------------------
 
@@ -264,7 +261,31 @@ class _HeldGet:
     get: OutgoingGet
 
 
+def _got(column: FoundColumn, *, is_mapped: bool, place: slice | None) -> GotColumn:
+    has_lengths = any(spec.has_lengths for spec in column.specs)
+    return GotColumn(
+        specs=column.specs,
+        spec_of_row=column.spec_of_row,
+        present=column.present,
+        lengths=column.cells.lengths if has_lengths else None,
+        starts=column.cells.starts if is_mapped else None,
+        place=place,
+    )
+
+
+def _places(columns: Mapping[str, FoundColumn]) -> dict[str, slice]:
+    """Where the bytes of each column are when they are laid one after the other."""
+    ends = accumulate(column.num_bytes for column in columns.values())
+    return {
+        name: slice(end - column.num_bytes, end)
+        for (name, column), end in zip(columns.items(), ends, strict=True)
+    }
+
+
 def _streamed(found: Mapping[str, FoundColumn]) -> dict[str, FoundColumn]:
     """The columns that are too much for one message: all of them, or none."""
     num_bytes = sum(column.num_bytes for column in found.values())
     return dict(found) if num_bytes > STREAM_FROM_BYTES else {}
+
+
+_NO_INTS = np.empty(0, dtype=np.int64)

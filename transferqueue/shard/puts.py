@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from transferqueue.shard.store import Committed, Reservation, Store
     from transferqueue.wire.format import Message
 
+TRY_AGAIN_S = 0.25
+"""How often puts that wait are tried although nothing was freed here: the directory of the arena
+may have been full, and others share it."""
+
 COMMIT_GRACE_S = 10.0
 """A commit that a client sent within its deadline may take so long to get here."""
 
@@ -81,6 +85,7 @@ class Puts:
         self._waiting = WaitingPuts()
         self.admission = Admission(slot=budget.slot, server=server, send=send, enter=self._enter)
         self._rooms: dict[int, Room] = {}  # by put_id, until its commit
+        self._try_again_s = 0.0
         self._incoming: dict[int, IncomingPut] = {}
         self._deadlines = Deadlines()
         self._lent: Lent[int] = Lent()
@@ -105,6 +110,9 @@ class Puts:
     def tick(self, now_s: float) -> None:
         """Refuse puts that waited too long for space; give back what clients left behind."""
         self.admission.tick(now_s)
+        if len(self._waiting) and now_s >= self._try_again_s:
+            self._try_again_s = now_s + TRY_AGAIN_S
+            self.admit()
         for put in self._waiting.expire(now_s):
             self._server.refuse(put.request, self._full(put.plan, now_s - put.since_s))
             self._give_room_back(put)
@@ -117,7 +125,12 @@ class Puts:
 
     def next_s(self) -> float | None:
         """When `tick` is due."""
-        due = (self._waiting.next_deadline_s(), self._deadlines.next_s(), self.admission.next_s())
+        due = (
+            self._waiting.next_deadline_s(),
+            self._deadlines.next_s(),
+            self.admission.next_s(),
+            self._try_again_s if len(self._waiting) else None,
+        )
         return min((at_s for at_s in due if at_s is not None), default=None)
 
     def cancel(self, key: tuple[bytes, int]) -> NewRows | None:
@@ -142,8 +155,8 @@ class Puts:
     def _put(self, request: Request) -> None:
         """Body: a `PutPlan`, ``payload``, ``writer``, ``commit``, ``timeout_s``.
 
-        ``payload`` is a frame for each column; with ``commit`` the rows are in when this is
-        answered, else they are held under the ``put_id`` of the answer until ``commit`` or
+        ``payload`` is a frame with the bytes of all columns; with ``commit`` the rows are in when
+        this is answered, else they are held under the ``put_id`` of the answer until ``commit`` or
         ``abort`` names it. Without ``payload`` the answer has a ``put_id`` too: the process
         ``writer`` is told where to write each column, or, if that is nil, the bytes come by
         ``write``.
@@ -222,10 +235,12 @@ class Puts:
         return Reply(body=answer, frames=arrays.frames)
 
     def _fill(self, put: WaitingPut, reservation: Reservation) -> Reply:
-        payload = _payload_of(put.request, put.plan)
-        for address, block in zip(reservation.addresses.tolist(), payload, strict=True):
-            if len(block):
-                self._backend.write(address, block.data)
+        payload = _payload_of(put.request, put.plan).data
+        at = 0
+        for address, column in zip(reservation.addresses.tolist(), put.plan.columns, strict=True):
+            if column.nbytes:
+                self._backend.write(address, payload[at : at + column.nbytes])
+                at += column.nbytes
         if put.request.body["commit"]:
             return self._make_visible(put.request, reservation.put_id)
         self._lent.note(put.request.key, reservation.put_id)
@@ -305,9 +320,8 @@ class Puts:
         self._deadlines.drop(put_id)
 
 
-def _payload_of(request: Request, plan: PutPlan) -> list[np.ndarray]:
-    arrays = ArrayReader(request.frames)
-    payload = [arrays.get_bytes(frame) for frame in request.body["payload"]]
-    if [len(block) for block in payload] != [column.nbytes for column in plan.columns]:
-        raise Malformed("the payload frames are not the columns' bytes")
+def _payload_of(request: Request, plan: PutPlan) -> np.ndarray:
+    payload = ArrayReader(request.frames).get_bytes(request.body["payload"])
+    if len(payload) != plan.nbytes:
+        raise Malformed(f"a payload of {len(payload)} bytes for columns of {plan.nbytes}")
     return payload

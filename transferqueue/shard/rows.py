@@ -31,8 +31,18 @@ class Cells:
     def __len__(self) -> int:
         return len(self.slabs)
 
+    @property
+    def is_there(self) -> np.ndarray:
+        """Which rows have the cell. bool[rows]."""
+        return self.slabs > NO_CELL
+
     def take(self, rows: np.ndarray) -> Cells:
-        return Cells(slabs=self.slabs[rows], starts=self.starts[rows], lengths=self.lengths[rows])
+        """``rows``: int64[n]."""
+        return Cells(
+            slabs=self.slabs.take(rows),
+            starts=self.starts.take(rows),
+            lengths=self.lengths.take(rows),
+        )
 
 
 class _Column:
@@ -139,7 +149,7 @@ class RowTable:
         return old
 
     def read(self, field: str, rows: np.ndarray) -> Cells:
-        """The cells of the rows, slab `NO_CELL` where absent."""
+        """The cells of the rows, those that are not there among them."""
         column = self._columns.get(field)
         if column is None:
             return Cells(
@@ -147,23 +157,20 @@ class RowTable:
                 starts=np.zeros(len(rows), dtype=np.int64),
                 lengths=np.zeros(len(rows), dtype=np.int64),
             )
-        cells = Cells(
-            slabs=column.slabs[rows], starts=column.starts[rows], lengths=column.lengths[rows]
+        return Cells(
+            slabs=column.slabs.take(rows),
+            starts=column.starts.take(rows),
+            lengths=column.lengths.take(rows),
         )
-        np.maximum(cells.slabs, NO_CELL, out=cells.slabs)
-        return cells
 
     def read_all(self, fields: list[str], rows: np.ndarray) -> dict[str, Cells]:
         """The cells of several fields. FieldsMissing counts, by field, the rows that lack it."""
         read = {field: self.read(field, rows) for field in fields}
-        missing = {
-            field: int(np.count_nonzero(cells.slabs == NO_CELL))
-            for field, cells in read.items()
-            if (cells.slabs == NO_CELL).any()
-        }
+        present = {field: int(np.count_nonzero(c.is_there)) for field, c in read.items()}
+        missing = {field: len(rows) - n for field, n in present.items() if n < len(rows)}
         if missing:
             first = next(iter(missing))
-            lacking = self._uids[rows[read[first].slabs == NO_CELL]]
+            lacking = self._uids[rows[~read[first].is_there]]
             known = [name for name in self._columns if name not in missing]
             raise FieldsMissing(missing, len(rows), lacking[:5].tolist(), near_names(first, known))
         return read

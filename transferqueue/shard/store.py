@@ -68,19 +68,11 @@ class FoundColumn:
     specs: Sequence[FieldSpec]
     """The distinct specs among the cells; one unless puts of other shapes were mixed."""
     spec_of_row: np.ndarray | None  # int64[rows present], index into specs; None: all the same
-    unit_bytes: np.ndarray  # int64[rows present]
     present: np.ndarray | None  # bool[rows]; None: all
     cells: Cells  # of the rows present
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Bytes of each cell. int64[rows present]."""
-        sizes: np.ndarray = self.cells.lengths * self.unit_bytes
-        return sizes
-
-    @property
-    def num_bytes(self) -> int:
-        return int(self.sizes.sum())
+    sizes: np.ndarray  # int64[rows present], bytes of each cell
+    num_bytes: int
+    """Of all cells."""
 
 
 class SpecTable:
@@ -96,8 +88,16 @@ class SpecTable:
             self._specs.append(spec)
         return spec_id
 
-    def __getitem__(self, spec_id: int) -> FieldSpec:
-        return self._specs[spec_id]
+    def distinct(self, spec_ids: np.ndarray) -> tuple[list[FieldSpec], np.ndarray | None]:
+        """The specs of some cells, each once, and the index of each cell's own among them, int64;
+        ``None`` where all have the same."""
+        if len(spec_ids) == 0:
+            return [], None
+        first = int(spec_ids[0])
+        if (spec_ids == first).all():  # nearly always; sorting takes ten times as long
+            return [self._specs[first]], None
+        distinct, inverse = np.unique(spec_ids, return_inverse=True)
+        return [self._specs[spec_id] for spec_id in distinct.tolist()], inverse
 
 
 class Store:
@@ -201,7 +201,7 @@ class Store:
         found = {name: self._found(cells, None) for name, cells in read.items()}
         for name in optional:
             cells = table.read(name, rows)
-            present = cells.slabs >= 0
+            present = cells.is_there
             if present.all():
                 found[name] = self._found(cells, None)
             else:
@@ -330,13 +330,15 @@ class Store:
         return uids
 
     def _found(self, cells: Cells, present: np.ndarray | None) -> FoundColumn:
-        spec_ids, inverse = np.unique(self.slabs.spec_id[cells.slabs], return_inverse=True)
+        specs, spec_of_row = self._specs.distinct(self.slabs.spec_id[cells.slabs])
+        sizes = cells.lengths * self.slabs.unit_bytes[cells.slabs]
         return FoundColumn(
-            specs=[self._specs[int(spec_id)] for spec_id in spec_ids],
-            spec_of_row=inverse if len(spec_ids) > 1 else None,
-            unit_bytes=self.slabs.unit_bytes[cells.slabs],
+            specs=specs,
+            spec_of_row=spec_of_row,
             present=present,
             cells=cells,
+            sizes=sizes,
+            num_bytes=int(sizes.sum()),
         )
 
     def _free_cells(self, freed: Sequence[Cells]) -> None:

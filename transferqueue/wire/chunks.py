@@ -109,20 +109,21 @@ class Runs:
     """Ranges of a memory, laid end to end. Any part of what they make is found by binary search."""
 
     def __init__(self, starts: np.ndarray, sizes: np.ndarray) -> None:
-        """``starts``, ``sizes``: int64[ranges]; neighbours are joined, empty ones left out."""
-        self.starts, self.sizes = merge_runs(starts, sizes)
-        self._ends = np.cumsum(self.sizes)
-        self.total_bytes = int(self._ends[-1]) if len(self._ends) else 0
+        """``starts``, ``sizes``: int64[runs], none empty."""
+        self.starts, self.sizes = starts, sizes
+        self._ends = sizes.cumsum()
+        self.total_bytes = int(self._ends[-1]) if len(sizes) else 0
+
+    @classmethod
+    def of(cls, starts: np.ndarray, sizes: np.ndarray) -> Runs:
+        """Of any ranges: neighbours are joined, empty ones left out."""
+        return cls(*merge_runs(starts, sizes))
 
     @classmethod
     def one(cls, start: int, nbytes: int) -> Runs:
-        """A single range."""
-        return cls(np.array([start], dtype=np.int64), np.array([nbytes], dtype=np.int64))
-
-    @property
-    def is_one(self) -> bool:
-        """Whether all the bytes lie in one piece (or there are none)."""
-        return len(self.starts) <= 1
+        """A single range, or none of no bytes."""
+        one = slice(0, 1 if nbytes else 0)
+        return cls(np.array([start], dtype=np.int64)[one], np.array([nbytes], dtype=np.int64)[one])
 
     def cut(self, offset: int, nbytes: int) -> tuple[np.ndarray, np.ndarray]:
         """The ranges that bytes ``[offset, offset + nbytes)`` of the whole come from.

@@ -26,8 +26,9 @@ class GotColumn:
     present: np.ndarray | None  # bool[rows asked for]; None: all
     lengths: np.ndarray | None  # int64[rows present], in units; None: one unit each
     starts: np.ndarray | None  # int64[rows present], arena addresses; None: the bytes are here
-    payload: np.ndarray | None
-    """uint8[bytes of the cells, in order]; ``None``: they are mapped, or come in chunks."""
+    place: slice | None
+    """Where in the payload of the answer the bytes of the cells are, in order; ``None``: they are
+    mapped, or come in chunks."""
 
     def sizes(self, num_rows: int) -> np.ndarray:
         """Bytes of each row present, of ``num_rows`` asked for. int64[rows present]."""
@@ -43,14 +44,14 @@ class GotColumn:
         return int(self.sizes(num_rows).sum())
 
     def write(self, arrays: ArrayWriter) -> list[Any]:
-        """As plain values; arrays and payload go beside the body."""
+        """As plain values; arrays go beside the body."""
         return [
             [list(spec.to_wire()) for spec in self.specs],
             arrays.add_optional(self.spec_of_row),
             arrays.add_optional(self.present),
             arrays.add_optional(self.lengths),
             arrays.add_optional(self.starts),
-            None if self.payload is None else arrays.add_bytes(self.payload),
+            None if self.place is None else [self.place.start, self.place.stop],
         ]
 
     @classmethod
@@ -58,17 +59,45 @@ class GotColumn:
         """Inverse of `write`. Raises `Malformed`."""
         if not isinstance(plain, list | tuple) or len(plain) != 6:
             raise Malformed("a column of an answer has 6 parts")
-        specs, spec_of_row, present, lengths, starts, payload = plain
+        specs, spec_of_row, present, lengths, starts, place = plain
         return cls(
             specs=[FieldSpec.from_wire(spec) for spec in specs],
             spec_of_row=arrays.get_optional(spec_of_row),
             present=arrays.get_optional(present),
             lengths=arrays.get_optional(lengths),
             starts=arrays.get_optional(starts),
-            payload=None if payload is None else arrays.get_bytes(payload),
+            place=None if place is None else slice(int(place[0]), int(place[1])),
         )
 
 
-def read_columns(body: Mapping[str, Any], arrays: ArrayReader) -> dict[str, GotColumn]:
-    """The columns of an answer by field."""
-    return {str(name): GotColumn.read(plain, arrays) for name, plain in body["columns"].items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetAnswer:
+    """What a shard answers to a get."""
+
+    columns: Mapping[str, GotColumn]
+    payload: np.ndarray
+    """uint8[bytes]: all that goes with the answer, as one frame: for a single sample a frame a
+    field would cost more than its bytes."""
+    lease_id: int | None
+    """Holds what is mapped or comes in chunks; ``None`` when there is nothing of the kind."""
+
+    def write(self, arrays: ArrayWriter) -> dict[str, Any]:
+        """As plain values; arrays and payload go beside the body."""
+        columns = {name: column.write(arrays) for name, column in self.columns.items()}
+        payload = arrays.add_bytes(self.payload) if len(self.payload) else None
+        return {"columns": columns, "payload": payload, "lease_id": self.lease_id}
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any], arrays: ArrayReader) -> GetAnswer:
+        """Inverse of `write`. Raises `Malformed`."""
+        frame = body["payload"]
+        return cls(
+            columns={
+                str(name): GotColumn.read(plain, arrays) for name, plain in body["columns"].items()
+            },
+            payload=_NO_BYTES if frame is None else arrays.get_bytes(frame),
+            lease_id=body["lease_id"],
+        )
+
+
+_NO_BYTES = np.empty(0, dtype=np.uint8)
