@@ -310,3 +310,12 @@ def test_layouts_without_plain_cells_are_refused() -> None:
 def test_gradients_are_left_behind() -> None:
     tensor = torch.ones(2, requires_grad=True) * 2
     assert not deserialize_single_tensor(serialize_single_tensor(tensor)).requires_grad
+
+
+def test_tensors_of_other_layouts_inside_objects_are_pickled_as_they_are(
+    objects: Callable[..., np.ndarray],
+) -> None:
+    sparse = torch.eye(3).to_sparse()
+    data = DataProto(None, {"o": objects([sparse])})
+    assert data.__getstate__()["non_tensor_batch"]["o"][0][0] is sparse
+    assert copied(data) == data

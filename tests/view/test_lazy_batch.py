@@ -1,6 +1,6 @@
 """``view.batch`` is a TensorDict in good standing, and ``non_tensor_batch`` a dict.
 
-What is relied on here of tensordict holds from 0.10 to the newest; CI runs this file on both.
+What is relied on here of tensordict holds from 0.10 to the newest; see the test beside this one.
 """
 
 from __future__ import annotations

@@ -121,3 +121,8 @@ def test_a_device_that_is_not_there_becomes_the_cpu(
 
 def test_no_client_and_no_key_is_in_a_pickle(view: LazyDataProto) -> None:
     assert b"FakeClient" not in pickle.dumps(view)
+
+
+def test_a_slice_of_no_rows_with_a_step_travels(client: FakeClient, view: LazyDataProto) -> None:
+    view.batch["values"] = torch.arange(float(ROWS))
+    assert sent(view.slice(3, 3, 2)).batch["values"].shape == (0,)

@@ -76,7 +76,9 @@ class LazyColumn:
         """Where a fetched tensor is moved to; ``None``: it stays on the CPU."""
         self.group: Group | None = None
         """The columns that were declared together with it and come when it does."""
-        self._version = _version_of(value) if version is None else version
+        self._version = version
+        if version is None and value is not None:
+            self._version = _version_of(value)
 
     @property
     def is_here(self) -> bool:
@@ -140,6 +142,8 @@ class LazyColumn:
     def with_source(self, source: Source | None, value: Any) -> LazyColumn:
         """A column that is this one's in other rows: ``value`` is its value there, if it is here,
         and edited if this one is."""
+        if value is None:
+            return LazyColumn(source, device=self.device)
         return LazyColumn(source, value, device=self.device, version=self._version_for_copy())
 
     def _version_for_copy(self) -> int | None:
@@ -213,7 +217,8 @@ class RowMemo:
             value = given.pop() if given else take_value(value, self.rows)
         source = None if column.source is None else column.source.take(self)
         made = column.with_source(source, value)
-        self._regroup.join(column, made)
+        if column.group is not None:
+            self._regroup.join(column, made)
         return made
 
     def samples(self, samples: Samples) -> Samples:

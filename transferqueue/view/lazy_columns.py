@@ -78,6 +78,7 @@ class LazyColumns(EagerColumns):
         )
 
     def __len__(self) -> int:
+        """Without any column the number of samples, where an eager batch says 0."""
         if self.batch is not None:
             return int(self.batch.batch_size[0])
         counts = (column.num_rows for column in self._array_columns().values())

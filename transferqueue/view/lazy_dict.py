@@ -37,8 +37,7 @@ class LazyDict(dict[str, Any]):
 
     def __init__(self, columns: Mapping[str, LazyColumn], ledger: FetchLedger) -> None:
         self.ledger = ledger
-        for name, column in columns.items():
-            self.put_column(name, column)
+        super().update(columns)
 
     # ---- columns, without touching them
 

@@ -138,6 +138,8 @@ def _common_spec(parts: Sequence[Stored]) -> FieldSpec | None:
 
 def _check_layouts(name: str, columns: Sequence[LazyColumn]) -> None:
     """Refuse here what would fail when the parts come together."""
+    if _are_of_one_spec(columns):
+        return  # the usual case, chunks of one batch, which need no look at each
     layouts = [_layout(column) for column in columns]
     known = [layout for layout in layouts if layout is not None]
     ragged = [isinstance(layout, int) for layout in known]
@@ -147,6 +149,16 @@ def _check_layouts(name: str, columns: Sequence[LazyColumn]) -> None:
         raise FieldSpecMismatch(name, f"ragged in dimension {known[0]}", f"in {known[-1]}")
     if known and not any(ragged):
         check_same_shapes(name, [layout for layout in known if isinstance(layout, tuple)])
+
+
+def _are_of_one_spec(columns: Sequence[LazyColumn]) -> bool:
+    first = columns[0].source
+    return isinstance(first, Stored) and all(
+        isinstance(column.source, Stored)
+        and column.source.spec is first.spec
+        and column.value is None
+        for column in columns
+    )
 
 
 def _layout(column: LazyColumn) -> tuple[int, ...] | int | None:

@@ -52,8 +52,8 @@ def _encode_tensor(name: str, obj: torch.Tensor) -> tuple[str, tuple[int, ...], 
         raise UnsupportedTensor(name, f"a {obj.layout} {obj.dtype} tensor", "make it dense first")
     plain = obj.detach().cpu().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
     cells = plain.contiguous().flatten()
-    if cells.numel() == 1:  # one cell counts as contiguous whatever its stride, but has no bytes
-        cells = cells.as_strided((1,), (1,))
+    if cells.numel() < 2:  # counts as contiguous whatever its stride, which bytes do not
+        cells = cells.as_strided((cells.numel(),), (1,))
     dtype = str(obj.dtype).removeprefix("torch.")
     return dtype, tuple(obj.shape), cells.view(torch.uint8).numpy()
 

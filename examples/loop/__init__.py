@@ -1,0 +1,1 @@
+"""What the PPO loop runs on: role processes that are called with batches."""
