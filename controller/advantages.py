@@ -68,7 +68,7 @@ def group_normalized(
     """``(score - mean) / (std + eps)`` within each group, [B]; std over n - 1.
 
     Sources: GRPO (arXiv:2402.03300, section 4.1.2); without the division, Dr. GRPO
-    (arXiv:2503.20783, eq. 3). A group whose scores are all equal gives 0.
+    (arXiv:2503.20783, section 3.2). A group whose scores are all equal gives 0.
     """
     members = _Groups.of(groups)
     centred = scores - members.mean(scores)
@@ -81,7 +81,7 @@ def group_normalized(
 def leave_one_out(scores: Tensor, groups: np.ndarray) -> Tensor:
     """Each score less the mean of the others of its group, [B].
 
-    Source: RLOO (arXiv:2402.14740, section 3.2): ``n / (n - 1) · (score - mean)``.
+    Source: RLOO (Kool et al. 2019; arXiv:2402.14740): ``n / (n - 1) · (score - mean)``.
     """
     members = _Groups.of(groups)
     return (scores - members.mean(scores)) * members.sizes / (members.sizes - 1)

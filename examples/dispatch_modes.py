@@ -5,7 +5,8 @@
 ``compute_log_prob``, ``compute_values`` and ``update_actor`` on Ray actors. By `Dispatch.HANDLE`
 the controller passes a handle and workers fetch the fields they read; by ``DP_COMPUTE_PROTO`` it
 passes whole batches, as verl's mode of that name does, which is measured too where verl is
-installed. The stages compute next to nothing, so that the time is that of moving data.
+installed. The stages do a few passes over what they read; what those take on data that is there
+already is measured and taken off, so that the rest is the time of moving data.
 """
 
 from __future__ import annotations
@@ -103,6 +104,13 @@ def ray_runtime(options: Options, batch_bytes: int) -> Iterator[None]:
         ray.shutdown()
 
 
+def stage_seconds(options: Options) -> float:
+    """What the stages of a step take without any moving of data, on as many ranks at once."""
+    with ResourcePool([options.workers]) as pool, RayWorkerGroup(pool, StageWorker) as group:
+        rows = -(-options.rows // options.workers)
+        return float(max(group.seconds_of_a_step(rows, options.prompt, options.response)))
+
+
 def by_handle(options: Options, batch: dict[str, Any]) -> ModeFigures:
     """Workers fetch and put fields; the controller passes handles."""
     with (
@@ -163,7 +171,7 @@ def by_verl(options: Options, batch: dict[str, Any]) -> ModeFigures:
 
     with VerlSteps(options.workers) as steps:
         return measure(
-            "verl DP_COMPUTE_PROTO",
+            "verl's own",
             options,
             steps.step,
             make=lambda: tq.DataProto.from_single_dict(batch).to_verl(),
@@ -212,12 +220,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if importlib.util.find_spec("verl") is not None:
         modes.append(by_verl)
     with ray_runtime(options, batch_bytes):
+        computing_s = stage_seconds(options)
         figures = [mode(options, batch) for mode in modes]
-    print(f"{options.rows} samples of {options.prompt} + {options.response} tokens, "
-          f"{batch_bytes / 2**20:.1f} MiB, {options.workers} workers")  # fmt: skip
-    print_modes(figures)
+    print(
+        f"{options.rows} samples of {options.prompt} + {options.response} tokens, "
+        f"{batch_bytes / 2**20:.1f} MiB, {options.workers} workers; the stages themselves take "
+        f"{computing_s * 1e3:.1f} ms a step"
+    )
+    print_modes(figures, computing_s=computing_s)
     if options.out is not None:
-        save_modes(figures, options.out)
+        save_modes(figures, options.out, computing_s=computing_s)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from transferqueue.handle import BatchHandle
     from workers.calls import Dispatched
@@ -36,6 +36,33 @@ class Answers(ABC):
     @abstractmethod
     def refs(self) -> list[Any] | None:
         """Ray object refs of the answers, by rank; ``None`` where there are none."""
+
+
+FAILURE_GRACE_S = 10.0
+"""How long a call that has failed waits for the ranks that are still at it."""
+
+
+def raise_first(
+    failures: Sequence[tuple[int, BaseException | None]], *, still_at_it: Sequence[int]
+) -> None:
+    """Raise the failure of the lowest rank, with a note of what happened on the others.
+
+    ``failures``: of the ranks that have finished; ``None`` for those that have not failed.
+    """
+    failed = [(rank, error) for rank, error in failures if error is not None]
+    if not failed:
+        return
+    _, error = failed[0]
+    notes = [f"rank {rank} failed too: {str(other).splitlines()[0]}" for rank, other in failed[1:]]
+    if still_at_it:
+        notes.append(
+            f"ranks {sorted(still_at_it)} were still at it {FAILURE_GRACE_S:.0f} s later; the next "
+            f"call waits behind them"
+        )
+    for note in notes:
+        if note not in getattr(error, "__notes__", []):  # an answer may be asked for twice
+            error.add_note(note)
+    raise error
 
 
 class Pending(ABC):

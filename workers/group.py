@@ -6,6 +6,7 @@ waiting, joining the answers, counting bytes. A subclass makes the ranks and han
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,9 +37,6 @@ AnyService = RunningService | ServiceAddress | str
 
 DEFAULT_CALL_TIMEOUT_S = 3600.0
 """A training step may take long; a group that waits for ever hides that a rank hangs."""
-
-FAILURE_GRACE_S = 10.0
-"""How long a call that has failed waits for the ranks that are still at it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,17 +118,18 @@ class WorkerGroup(ABC):
         self._config = config
         self._closed = False
         self._controller_bytes = 0
+        self._submitting = threading.Lock()
         self._declared: dict[tuple[str, str], Placement] = {}
         self._roles = {name: RoleView(self, name, spec) for name, spec in config.roles.items()}
         if config.is_single:
             (only,) = self._roles.values()
-            for name, method in only.methods.items():
+            for name in dir(only):
                 if hasattr(type(self), name):
                     raise ConfigError(
                         f"the worker's method {name!r} has the name of a method of the group; "
-                        f"rename it, or name the role: {{'role': {only.spec.cls.__name__}}}"
+                        f"rename it, or give the role a name: {{'role': worker}}"
                     )
-                setattr(self, name, method)
+                setattr(self, name, getattr(only, name))
 
     # -- what a kind of group does ---------------------------------------------------------------
 
@@ -171,7 +170,7 @@ class WorkerGroup(ABC):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        known = [method for role in self._roles.values() for method in role.methods]
+        known = [method for role in self._roles.values() for method in dir(role)]
         near = near_names(name, known)
         raise AttributeError(
             f"no method {name!r}; "
@@ -249,7 +248,9 @@ class WorkerGroup(ABC):
             )
             for call in dispatched.calls
         ]
-        answers = self._submit(calls)
+        # Two callers at once must not reach the ranks in two orders: a collective would hang.
+        with self._submitting:
+            answers = self._submit(calls)
         timeout_s = self._config.call_timeout_s
         if registration.blocking:
             received = answers.values(timeout_s)
@@ -297,27 +298,28 @@ class RoleView:
     """One of the roles of a group: its registered methods, to be called."""
 
     def __init__(self, group: WorkerGroup, name: str, spec: WorkerSpec) -> None:
-        self.name = name
-        self.spec = spec
-        self.methods = {
+        self._name = name
+        self._class_name = spec.cls.__name__
+        self._methods = {
             method: BoundMethod(group, name, method, registration)
             for method, registration in registered_methods(spec.cls).items()
         }
-        for method, bound in self.methods.items():
-            if method not in ("name", "spec", "methods"):
-                setattr(self, method, bound)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "methods":
-            raise AttributeError(name)
-        near = near_names(name, self.methods)
+        methods = self.__dict__.get("_methods", {})
+        if name in methods:
+            return methods[name]
+        near = near_names(name, methods)
         raise AttributeError(
-            f"role {self.name!r} registers no method {name!r}"
+            f"role {self._name!r} registers no method {name!r}"
             + (f"; did you mean {' or '.join(near)}?" if near else "")
         )
 
+    def __dir__(self) -> list[str]:
+        return list(self._methods)
+
     def __repr__(self) -> str:
-        return f"<role {self.name} ({self.spec.cls.__name__}): {', '.join(self.methods)}>"
+        return f"<role {self._name} ({self._class_name}): {', '.join(self._methods)}>"
 
 
 class BoundMethod:

@@ -159,6 +159,7 @@ class WorkerHost:
             method=call.method,
             rank=self.rank,
             traffic=self._traffic,
+            shared=self._workers[call.role]._shared_reads,
         )
         view = bridge.open(part)
         return _RunningByHandle(
@@ -246,6 +247,16 @@ def wrapping(label: str, rank: int) -> Iterator[None]:
         earlier = getattr(error, "cause", None)  # Ray wraps what the earlier call raised
         if isinstance(earlier, WorkerError | WrongOutput):
             raise earlier from None
-        text = "".join(traceback.format_exception(error))
+        text = _traceback_of(error)
         failed = WorkerFailed(label, rank, f"{type(error).__name__}: {error}", text)
         raise failed.caused_by(error if survives_pickling(error) else None) from error
+
+
+def _traceback_of(error: BaseException) -> str:
+    """From the method on: how it came to be called is the same every time."""
+    shown = error.__traceback__
+    while shown is not None and shown.tb_next is not None:
+        if shown.tb_frame.f_code.co_filename != __file__:
+            break
+        shown = shown.tb_next
+    return "".join(traceback.format_exception(type(error), error, shown))

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import ConfigError
 from workers.errors import CallTimedOut
-from workers.futures import Answers
+from workers.futures import FAILURE_GRACE_S, Answers, raise_first
 from workers.group import (
     DEFAULT_CALL_TIMEOUT_S,
-    FAILURE_GRACE_S,
     AnyService,
     GroupConfig,
     Roles,
@@ -57,27 +56,6 @@ class LocalAnswers(Answers):
     @property
     def refs(self) -> None:
         return None
-
-
-def raise_first(
-    failures: Sequence[tuple[int, BaseException | None]], *, still_at_it: Sequence[int]
-) -> None:
-    """Raise the failure of the lowest rank, with a note of what happened on the others."""
-    failed = [(rank, error) for rank, error in failures if error is not None]
-    if not failed:
-        return
-    _, error = failed[0]
-    notes = getattr(error, "__notes__", [])
-    for rank, other in failed[1:]:
-        note = f"rank {rank} failed too: {str(other).splitlines()[0]}"
-        if note not in notes:
-            error.add_note(note)
-    if still_at_it:
-        error.add_note(
-            f"ranks {sorted(still_at_it)} were still at it {FAILURE_GRACE_S:.0f} s later; the next "
-            f"call waits behind them"
-        )
-    raise error
 
 
 class LocalWorkerGroup(WorkerGroup):

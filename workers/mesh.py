@@ -8,7 +8,10 @@ them answers for it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,12 +42,12 @@ class Placement:
             )
         if sorted(set(self.part_of_rank)) != list(range(self.num_parts)):
             raise ConfigError(f"parts must be numbered 0, 1, … without gaps: {self.part_of_rank}")
+        answering = Counter(compress(self.part_of_rank, self.collects))
         for part in range(self.num_parts):
-            answering = sum(self.collects[rank] for rank in self.replicas(part))
-            if answering != 1:
+            if answering[part] != 1:
                 raise ConfigError(
-                    f"{answering} ranks collect for part {part} (ranks {self.replicas(part)}); it "
-                    f"must be one, or rows are lost or come twice"
+                    f"{answering[part]} ranks collect for part {part} (ranks "
+                    f"{self.replicas(part)}); it must be one, or rows are lost or come twice"
                 )
 
     @property
@@ -114,14 +117,17 @@ class Mesh:
     @property
     def placement(self) -> Placement:
         """Who gets which part, and who collects."""
-        places = [self.coordinates(rank) for rank in range(self.world_size)]
-        cutting = [name for name in self.names if name in self.data]
-        sizes = [self.axes[name] for name in cutting]
-        parts = [
-            int(np.ravel_multi_index([place[n] for n in cutting], sizes)) if cutting else 0
-            for place in places
-        ]
-        collects = [
-            all(at == 0 for name, at in place.items() if name not in cutting) for place in places
-        ]
-        return Placement(part_of_rank=tuple(parts), collects=tuple(collects))
+        return _placement_of(self)
+
+
+@lru_cache(maxsize=64)
+def _placement_of(mesh: Mesh) -> Placement:
+    """Cached: every call of a group asks, and a mesh may have thousands of ranks."""
+    places = np.indices(mesh.sizes).reshape(len(mesh.sizes), -1)  # [axes, ranks]
+    cutting = [axis for axis, name in enumerate(mesh.names) if name in mesh.data]
+    others = [axis for axis in range(len(mesh.sizes)) if axis not in cutting]
+    parts = np.zeros(mesh.world_size, dtype=np.int64)
+    for axis in cutting:
+        parts = parts * mesh.sizes[axis] + places[axis]
+    collects = (places[others] == 0).all(axis=0)
+    return Placement(part_of_rank=tuple(parts.tolist()), collects=tuple(collects.tolist()))

@@ -12,17 +12,15 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from transferqueue.errors import ConfigError
 from workers.errors import CallTimedOut, WorkerDied, WorkerError
-from workers.futures import Answers, CallFuture
+from workers.futures import FAILURE_GRACE_S, Answers, CallFuture, raise_first
 from workers.group import (
     DEFAULT_CALL_TIMEOUT_S,
-    FAILURE_GRACE_S,
     AnyService,
     GroupConfig,
     Roles,
     WorkerGroup,
 )
 from workers.host import HostCall, HostSetup
-from workers.local_group import raise_first
 from workers.mesh import Mesh, Placement
 from workers.ray_pool import ResourcePool
 from workers.ray_worker import AsyncRayRank, RayRank, pack_call
@@ -119,6 +117,7 @@ class RayWorkerGroup(WorkerGroup):
         self._owns_pool = not isinstance(resource_pool, ResourcePool)
         self._pool = _pool_of(resource_pool)
         self._actors: list[Any] = []
+        self._num_calls = [0] * self._pool.world_size
         mesh = Mesh.of(dp=self._pool.world_size) if mesh is None else mesh
         if mesh.world_size != self._pool.world_size:
             raise ConfigError(
@@ -188,10 +187,11 @@ class RayWorkerGroup(WorkerGroup):
 
     def _submit(self, calls: Sequence[HostCall]) -> Answers:
         refs = []
-        for actor, call in zip(self._actors, calls, strict=False):
-            head, args = pack_call(call)
+        for rank, call in enumerate(calls):
+            head, args = pack_call(call, self._num_calls[rank])
+            refs.append(self._actors[rank].call.remote(head, *args, **call.kwargs))
+            self._num_calls[rank] += 1
             self._count_payload((head, *call.args, *call.kwargs.values()))
-            refs.append(actor.call.remote(head, *args, **call.kwargs))
         return RayAnswers(calls[0].label, refs)
 
     def _submit_query(self, method: str, args: Sequence[Any] = ()) -> Answers:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from transferqueue.dispatch import Declaration
 from transferqueue.errors import ConfigError
-from workers.modes import Dispatch, DispatchMode, Execute, FunctionPair, Handle
+from workers.modes import Dispatch, DispatchMode, Execute, FunctionPair, Handle, RankZero
 
 _ATTRIBUTE = "__dispatch__"
 
@@ -39,6 +39,7 @@ def register(
     reads: Sequence[str] = (),
     optional: Sequence[str] = (),
     writes: Sequence[str] = (),
+    overwrite: bool = False,
 ) -> Callable[[Method], Method]:
     """Make a method callable on a group of its workers. The method itself stays as it is.
 
@@ -48,7 +49,9 @@ def register(
 
     With ``Dispatch.HANDLE`` the columns: ``reads`` are fetched together before the method starts,
     ``optional`` with them where they are there, ``writes`` is what it returns, all of them and no
-    other. The method gets a lazy view in place of the handle. A method may be ``async``.
+    other. The method gets a lazy view in place of the handle. A rank that fails stores nothing;
+    what other ranks of the call have stored stays, so that a call that is to be made again needs
+    ``overwrite``. A method may be ``async``.
 
     ``ConfigError`` for a declaration that cannot be.
     """
@@ -57,9 +60,9 @@ def register(
     )
     if not isinstance(execute_mode, Execute):
         raise ConfigError(f"execute_mode is one of Execute, got {execute_mode!r}")
-    if mode is Dispatch.RANK_ZERO:
+    if isinstance(mode, RankZero):
         execute_mode = Execute.RANK_ZERO
-    declaration = Declaration.of(reads=reads, optional=optional, writes=writes)
+    declaration = Declaration.of(reads=reads, optional=optional, writes=writes, overwrite=overwrite)
     if declaration != Declaration() and not isinstance(mode, Handle):
         raise ConfigError("reads, optional and writes are for dispatch_mode=Dispatch.HANDLE")
     registration = Registration(

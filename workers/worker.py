@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from transferqueue.client.sync_client import Client
+    from transferqueue.dispatch.shared_reads import SharedReads
     from transferqueue.net.keys import ClientKeys
 
 
@@ -89,6 +90,7 @@ class Worker:
     def _enter(self, context: WorkerContext) -> None:
         self._context = context
         self._placements: dict[str, tuple[int, bool]] = {}
+        self._shared_reads: SharedReads | None = None
 
     @property
     def rank(self) -> int:
@@ -143,6 +145,14 @@ class Worker:
         if name in self._placements:
             raise ConfigError(f"mesh {name!r} was declared before by {self.role}")
         self._placements[name] = (part, collects)
+
+    def share_reads(self, group: Any) -> None:
+        """Let one rank of a ``torch.distributed`` group (over Gloo) fetch the declared reads of
+        HANDLE methods and send them to the others, which must be the ranks that get the same
+        part. For ranks on a host without a shard; elsewhere each maps the shard's memory."""
+        from transferqueue.dispatch.shared_reads import SharedReads
+
+        self._shared_reads = SharedReads(group)
 
     def _declared_place(self, name: str) -> tuple[int, bool]:
         if name not in self._placements:

@@ -34,6 +34,10 @@ class ModeFigures:
     def seconds(self) -> float:
         return statistics.median(step.seconds for step in self.steps)
 
+    def moving_seconds(self, computing_s: float) -> float:
+        """Without what the stages take themselves; a millisecond at least, which is noise."""
+        return max(self.seconds - computing_s, 1e-3)
+
     @property
     def controller_bytes(self) -> float:
         return statistics.median(step.controller_bytes for step in self.steps)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from examples.stages.arithmetic import FORWARD_READS, UPDATE_READS, forward, loss
+from examples.stages.arithmetic import (
+    FORWARD_READS,
+    UPDATE_READS,
+    forward,
+    loss,
+    seconds_of_a_step,
+)
 from workers import Dispatch, Worker, register
 
 if TYPE_CHECKING:
@@ -26,6 +32,11 @@ class StageWorker(Worker):
     @register(Dispatch.HANDLE, reads=UPDATE_READS)
     def update_actor(self, data: tq.DataProto) -> dict[str, float]:
         return {"loss": loss(data.batch)}
+
+    @register(Dispatch.ONE_TO_ALL)
+    def seconds_of_a_step(self, rows: int, prompt: int, response: int) -> float:
+        """Without any moving of data; all ranks at once."""
+        return seconds_of_a_step(rows, prompt, response)
 
     @register(Dispatch.ONE_TO_ALL)
     def wire_bytes(self) -> dict[str, int]:

@@ -26,6 +26,10 @@ def test_a_field_cannot_be_read_and_written() -> None:
         Declaration.of(optional=["values"], writes=["values"])
 
 
+def test_what_is_overwritten_may_be_read() -> None:
+    assert Declaration.of(reads=["a"], writes=["a"], overwrite=True).writes == ("a",)
+
+
 def test_a_read_is_either_needed_or_optional() -> None:
     with pytest.raises(ConfigError, match="choose one"):
         Declaration.of(reads=["a"], optional=["a"])

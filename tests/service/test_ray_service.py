@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import transferqueue as tq
+from tests.workers.stage_workers import Critic, Plain
 from transferqueue.config import runtime_root
 from transferqueue.errors import ConfigError
+from workers import RayWorkerGroup, ResourcePool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +96,31 @@ def test_workers_of_other_nodes_find_it_and_read_over_tcp(service: RayService) -
         total, received = ray.get(read.remote(handle, "auto"))
         assert total == 4096 * 16
         assert received < 4096 * 16, "on one machine they are mapped"
+
+
+def test_a_worker_group_over_two_nodes_finds_it_by_itself(service: RayService) -> None:
+    with (
+        ResourcePool([1, 1], cpus_per_rank=1.5) as pool,  # more than half of a node
+        RayWorkerGroup(pool, {"critic": Critic, "plain": Plain}) as group,
+        tq.connect() as client,
+    ):
+        assert len(set(group["plain"].node())) == 2
+        handle = client.put({"ids": torch.arange(10).reshape(5, 2)})
+        after = group["critic"].compute_values(handle)
+        assert torch.equal(client.get(after)["values"], client.get(handle)["ids"].float() * 2)
+        assert client.service_id == service.service_id
+
+
+def test_what_a_node_holds_is_told_before_it_is_drained(service: RayService) -> None:
+    handle = put_on(1, "auto")
+    second = service.shard_nodes[1]
+    with tq.connect() as client:
+        held = service.rows_on(second)
+        assert list(held) == [1]
+        assert held[1] >= len(handle)
+        client.clear(partition="default")
+    assert service.rows_on(second) == {1: 0}
+    assert service.rows_on("nowhere") == {}
 
 
 def test_its_address_and_keys_work_without_ray_too(service: RayService) -> None:

@@ -80,6 +80,12 @@ class Critic(Worker):
             "meta": {**good, "handle": object()},
         }[how]
 
+    @register(Dispatch.HANDLE, reads=["ids"], writes=["again"], overwrite=True)
+    def write_again(self, data: DataProto, fails: bool) -> dict[str, Any]:  # noqa: FBT001
+        if fails and self.rank == 1:
+            raise ValueError("no luck")
+        return {"again": data.batch["ids"] + 1}
+
     @register(Dispatch.HANDLE, reads=["nowhere"])
     def read_what_is_not_there(self, data: DataProto) -> None: ...
 
@@ -157,6 +163,12 @@ class Plain(Worker):
     @register(Dispatch.ONE_TO_ALL)
     def process(self) -> tuple[int, str | None]:
         return os.getpid(), os.environ.get("RANK")
+
+    @register(Dispatch.ONE_TO_ALL)
+    def node(self) -> str:
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
 
     @register(Dispatch.RANK_ZERO)
     def on_rank_zero(self, *args: Any) -> Any:

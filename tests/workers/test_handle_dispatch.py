@@ -254,6 +254,16 @@ def test_writing_twice_is_an_error(client: tq.Client, group: LocalWorkerGroup) -
     assert isinstance(error.value.cause, FieldExists)
 
 
+def test_a_call_that_failed_on_a_rank_can_be_made_again(
+    client: tq.Client, group: LocalWorkerGroup
+) -> None:
+    handle = put_ids(client, 8)
+    with pytest.raises(WorkerFailed, match="no luck"):
+        group.write_again(handle, fails=True)
+    after = group.write_again(handle, fails=False)
+    assert torch.equal(fields_of(client, after, "again"), fields_of(client, handle, "ids") + 1)
+
+
 def test_a_repeated_row_cannot_be_written(client: tq.Client, group: LocalWorkerGroup) -> None:
     repeated = put_ids(client, 2).repeat(2)
     with pytest.raises(DuplicateRows):

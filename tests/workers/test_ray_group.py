@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import transferqueue as tq
 from tests.workers.stage_workers import Critic, Plain
 from transferqueue.errors import ConfigError, UndeclaredWrite
-from transferqueue.view import DataProto, DataProtoFuture
+from transferqueue.view import DataProto
 from workers import (
     LocalWorkerGroup,
     Mesh,
@@ -63,7 +64,8 @@ def client() -> Iterator[tq.Client]:
 def group(pool: ResourcePool, client: tq.Client) -> Iterator[RayWorkerGroup]:
     """Two ranks of two co-located roles."""
     del client  # the service of this process, which the group finds
-    with RayWorkerGroup(pool, {"critic": WorkerSpec(Critic, scale=3.0), "plain": Plain}) as group:
+    roles = {"critic": WorkerSpec(Critic, scale=3.0), "plain": Plain}
+    with RayWorkerGroup(pool, roles, call_timeout_s=60) as group:
         yield group
 
 
@@ -102,7 +104,6 @@ def test_a_shipped_batch_goes_around(group: RayWorkerGroup) -> None:
     plain = group["plain"]
     assert plain.double(proto(5)).batch["x"].tolist() == [0, 2, 4, 6, 8]
     future = plain.double_later(proto(4))
-    assert isinstance(future.chunk(2)[0], DataProtoFuture)
     assert plain.double(future).batch["x"].tolist() == [0, 4, 8, 12]
 
 
@@ -119,6 +120,19 @@ def test_coroutine_methods_overlap_and_ranks_know_their_place(group: RayWorkerGr
     assert [first.get(), second.get()] == [[[0, 1], [1, 1]], [[0, 2], [1, 2]]]
     assert group["plain"].where() == [(0, 2, 0, "plain"), (1, 2, 1, "plain")]
     assert [rank for _, rank in group["plain"].process()] == ["0", "1"]
+
+
+async def test_calls_begin_in_the_order_in_which_they_were_made() -> None:
+    from workers.ray_worker import Turns
+
+    turns, begun = Turns(), []
+
+    async def call(number: int) -> None:
+        await turns.come(number)
+        begun.append(number)
+
+    await asyncio.gather(*(call(number) for number in (3, 0, 2, 4, 1)))
+    assert begun == [0, 1, 2, 3, 4]
 
 
 def test_a_failure_names_rank_and_method_and_the_group_goes_on(

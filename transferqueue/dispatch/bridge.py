@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transferqueue.client.sync_client import Client
     from transferqueue.dispatch.declaration import Declaration
     from transferqueue.dispatch.outputs import Returned
+    from transferqueue.dispatch.shared_reads import SharedReads
     from transferqueue.dispatch.split import HandlePart
     from transferqueue.fields import FieldSpec
 
@@ -37,6 +38,8 @@ class Bridge:
     rank: int
     traffic: Traffic
     view_kind: type[LazyDataProto] = LazyDataProto
+    shared: SharedReads | None = None
+    """The ranks that fetch declared reads together, if any."""
 
     def open(self, part: HandlePart) -> LazyDataProto:
         """The view that the method gets.
@@ -50,6 +53,7 @@ class Bridge:
             reads=self.declaration.reads,
             optional=self.declaration.optional,
             kind=self.view_kind,
+            shared=self.shared,
         )
         if part.num_padding:
             view.meta_info[PADDING_KEY] = part.num_padding
@@ -98,7 +102,8 @@ class Bridge:
         columns = dict(returned.columns)
         if part.num_padding:
             columns = {name: first_rows(column, len(own)) for name, column in columns.items()}
-        stored = self.client.put(columns, handle=own.select([]).without_meta())
+        target = own.select([]).without_meta()
+        stored = self.client.put(columns, handle=target, overwrite=self.declaration.overwrite)
         for name, column in columns.items():
             counts.setdefault(name, FieldCounts()).add(
                 FieldCounts(written_bytes=columns_nbytes([column]), calls=1)

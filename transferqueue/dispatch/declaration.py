@@ -22,24 +22,34 @@ class Declaration:
     """Fetched with them where they are there."""
     writes: tuple[str, ...] = ()
     """Returned by every call, all of them and no other."""
+    overwrite: bool = False
+    """Written where they are there already too, as a new version: for a call that may be made
+    again after some of its ranks have failed, or that changes what it reads."""
 
     @classmethod
     def of(
-        cls, *, reads: Sequence[str] = (), optional: Sequence[str] = (), writes: Sequence[str] = ()
+        cls,
+        *,
+        reads: Sequence[str] = (),
+        optional: Sequence[str] = (),
+        writes: Sequence[str] = (),
+        overwrite: bool = False,
     ) -> Declaration:
-        """``ConfigError`` for a bare str, a repeated name, or one both read and written."""
+        """``ConfigError`` for a bare str, a repeated name, or one both read and written, unless it
+        is to ``overwrite``."""
         return cls(
             reads=_names("reads", reads),
             optional=_names("optional", optional),
             writes=_names("writes", writes),
+            overwrite=overwrite,
         )
 
     def __post_init__(self) -> None:
         both = {*self.reads, *self.optional} & set(self.writes)
-        if both:
+        if both and not self.overwrite:
             raise ConfigError(
                 f"{sorted(both)} are declared as read and as written, but a cell is written once; "
-                f"write the new values under another name"
+                f"write the new values under another name, or declare overwrite=True"
             )
         twice = set(self.reads) & set(self.optional)
         if twice:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transferqueue.client.sync_client import Client
+    from transferqueue.dispatch.shared_reads import SharedReads
     from transferqueue.handle import BatchHandle
 
 
@@ -25,8 +26,10 @@ def open_view(
     reads: Sequence[str],
     optional: Sequence[str],
     kind: type[LazyDataProto] = LazyDataProto,
+    shared: SharedReads | None = None,
 ) -> LazyDataProto:
-    """A view of ``handle``, its declared columns fetched in one request.
+    """A view of ``handle``, its declared columns fetched in one request; with ``shared`` by one
+    rank for all that open the same part.
 
     A read that the handle does not list may have been written since it was made; an optional one
     that it does not list is left out. ``FieldsMissing`` counts the rows that lack a read.
@@ -38,7 +41,23 @@ def open_view(
     view = client.view(handle, reads=declared)
     if kind is not LazyDataProto:
         view = kind.over(handle, view._home().connection, declared)
-    return view.prefetch(declared) if declared else view
+    if not declared:
+        return view
+    return view.prefetch(declared) if shared is None else _fetched_together(view, declared, shared)
+
+
+def _fetched_together(
+    view: LazyDataProto, names: Sequence[str], shared: SharedReads
+) -> LazyDataProto:
+    columns = view._chosen(names)
+
+    def fetch() -> dict[str, Any]:
+        view.prefetch(names)
+        return {name: column.value for name, column in columns.items()}
+
+    for name, value in shared.fetch(fetch).items():
+        columns[name].settle(value)
+    return view
 
 
 def view_like(view: LazyDataProto, handle: BatchHandle) -> LazyDataProto:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from transferqueue.coordinator.samplers.length_balanced import balance
 from transferqueue.errors import RowCountMismatch
 from transferqueue.handle import BatchHandle
 from transferqueue.rows import checked_count, even_chunks
+from transferqueue.uids import decode_uids, encode_uids
 from transferqueue.wire.format import Buffer, pack_plain, unpack_plain
 
 if TYPE_CHECKING:
@@ -75,13 +77,21 @@ class HandlePart:
 
     def to_bytes(self) -> bytes:
         """For a wire; a fraction of what a pickle takes."""
-        return pack_plain([self.handle.to_bytes(), self.num_padding, self.stores])
+        head = _encoded_head(self.handle[:0])
+        return pack_plain([head, encode_uids(self.handle.uids), self.num_padding, self.stores])
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> HandlePart:
         """Inverse of `to_bytes`. Raises `Malformed`."""
-        handle, num_padding, stores = unpack_plain(data)
-        return cls(handle=BatchHandle.from_bytes(handle), num_padding=num_padding, stores=stores)
+        head, uids, num_padding, stores = unpack_plain(data)
+        handle = _decoded_head(bytes(head))._rows(decode_uids(uids))
+        return cls(handle=handle, num_padding=num_padding, stores=stores)
+
+
+# All parts of a call have one head, and calls of a stage mostly have that of the call before: of a
+# handle of 20 fields it took two thirds of what a part took to encode and to decode.
+_encoded_head = lru_cache(maxsize=16)(BatchHandle.to_bytes)
+_decoded_head = lru_cache(maxsize=16)(BatchHandle.from_bytes)
 
 
 def split_handle(

@@ -70,6 +70,7 @@ def register(
     reads: Sequence[str] = (),
     optional: Sequence[str] = (),
     writes: Sequence[str] = (),
+    overwrite: bool = False,
     mesh: str | None = None,
     padding: Padding = Padding.ONE_ROW,
     blocking: bool = True,
@@ -79,12 +80,12 @@ def register(
 
     ``mesh``: the name under which ranks have registered their place (verl's n-d mesh); ``None``:
     every rank has a part of its own. ``padding``: what ranks get when rows do not divide.
-    ``reads``, ``optional``, ``writes``: see `Declaration`.
+    ``reads``, ``optional``, ``writes``, ``overwrite``: see `Declaration`.
     """
     execute = verl_decorator.Execute.ALL if execute_mode is None else execute_mode
 
     def declare(method: Method) -> Method:
-        bridge = bridged(reads=reads, optional=optional, writes=writes)(method)
+        bridge = bridged(reads=reads, optional=optional, writes=writes, overwrite=overwrite)(method)
         mode = handle_mode(mesh, padding=padding, writes=writes)
         decorated: Method = verl_decorator.register(
             dispatch_mode=mode, execute_mode=execute, blocking=blocking
@@ -235,12 +236,16 @@ def _collect(plan: _Plan, group: Any, output: list[Any]) -> Any:
 
 
 def bridged(
-    *, reads: Sequence[str] = (), optional: Sequence[str] = (), writes: Sequence[str] = ()
+    *,
+    reads: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    writes: Sequence[str] = (),
+    overwrite: bool = False,
 ) -> Callable[[Method], Method]:
     """Makes a worker's method take a part of a handle: it gets a `VerlView` of it, and what it
     returns is put. Given anything else the method runs as it is. Goes below verl's ``@register``.
     """
-    declaration = Declaration.of(reads=reads, optional=optional, writes=writes)
+    declaration = Declaration.of(reads=reads, optional=optional, writes=writes, overwrite=overwrite)
 
     def wrap(method: Any) -> Any:
         @functools.wraps(method)

@@ -8,24 +8,19 @@ memory or encrypted TCP, never through Ray.
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
-import threading
 import time
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from transferqueue.config import ServiceConfig, default_arena_dir, runtime_root
-from transferqueue.errors import ConfigError, ServiceFailed, TransferQueueError
+from transferqueue.config import ServiceConfig, default_arena_dir
+from transferqueue.errors import ConfigError, ServiceFailed
 from transferqueue.net.keys import ClientKeys, ServiceKeys
-from transferqueue.service.child import ChildProcess
-from transferqueue.service.runtime_dir import RuntimeDir
+from transferqueue.service.ray_supervisor import RayConnection, SupervisorActor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,128 +33,7 @@ DEFAULT_NAME = "transferqueue"
 
 ANSWER_TIMEOUT_S = 30.0
 
-WATCH_EVERY_S = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RayConnection:
-    """What a worker needs to connect. Comes by an actor call; the key is in no argument, file or
-    environment of the worker."""
-
-    service_id: str
-    endpoints: tuple[str, ...]
-    """Of the coordinator: a Unix socket of its node, and TCP."""
-    keys: ClientKeys
-
-    @property
-    def address(self) -> str:
-        """The Unix socket where it can be seen, else TCP."""
-        for endpoint in self.endpoints:
-            if endpoint.startswith("ipc://") and Path(endpoint.removeprefix("ipc://")).exists():
-                return endpoint
-        return self.tcp_address
-
-    @property
-    def tcp_address(self) -> str:
-        return next(endpoint for endpoint in self.endpoints if endpoint.startswith("tcp://"))
-
-
-class SupervisorActor:
-    """The body of an actor: one process of the service, and its end when this one ends.
-
-    When the process dies, so does the actor, and Ray makes it again on the same node
-    (``max_restarts``); it listens where it did before, so that clients find it by themselves.
-    """
-
-    def __init__(self, process: str, settings: Mapping[str, Any], start_timeout_s: float) -> None:
-        self._service_id = settings["service_id"]
-        self._client_keys = ServiceKeys(**settings["keys"]).for_clients()
-        self._stopping = False
-        self._folder = _folder_of(f"{self._service_id}-{process}")
-        self._port = _RememberedPort(f"{self._service_id}-{process}")
-        self._failure: TransferQueueError | None = None
-        try:
-            self._start(process, settings, start_timeout_s)
-        except TransferQueueError as error:
-            self._folder.remove()
-            if ray.get_runtime_context().was_current_actor_reconstructed:
-                raise  # Ray tries again
-            # Of a constructor that raises Ray tells a text; the first call raises this itself.
-            self._failure = error
-
-    def _start(self, process: str, settings: Mapping[str, Any], start_timeout_s: float) -> None:
-        folder = self._folder.path
-        host = ray.util.get_node_ip_address()
-        endpoints = [f"ipc://{folder / process}.sock", f"tcp://{host}:{self._port.read()}"]
-        self._child = ChildProcess(
-            process, {**settings, "endpoints": endpoints}, folder / f"{process}.log"
-        )
-        try:
-            said = self._child.wait_ready(time.monotonic() + start_timeout_s)
-        except BaseException:
-            self._child.stop()
-            raise
-        self._endpoints = tuple(said["endpoints"])
-        self._port.write(self._endpoints[-1])
-        if settings["role"] == "coordinator":
-            self._client_keys.save(self._folder.key_file)
-            self._folder.describe(self._endpoints)
-        threading.Thread(target=self._watch, name="supervisor", daemon=True).start()
-
-    def _watch(self) -> None:
-        while self._child.is_alive:
-            # What has no description and is not touched is taken for a dead service's.
-            os.utime(self._folder.path)
-            time.sleep(WATCH_EVERY_S)
-        if not self._stopping:
-            os._exit(1)  # the one way to tell Ray to make this actor again
-
-    def connection(self) -> RayConnection:
-        """Of the coordinator."""
-        self._raise_failure()
-        return RayConnection(
-            service_id=self._service_id, endpoints=self._endpoints, keys=self._client_keys
-        )
-
-    def pid(self) -> int:
-        """Process id of the supervised process, on its node."""
-        self._raise_failure()
-        return self._child.pid
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def stop(self) -> None:
-        """End the process and remove its files."""
-        self._stopping = True
-        if self._failure is None:
-            self._child.stop()
-        self._port.forget()
-        self._folder.remove()
-
-
-class _RememberedPort:
-    """The TCP port of a process of the service, kept where its successor on this node finds it."""
-
-    def __init__(self, process: str) -> None:
-        self._path = runtime_root() / f"{process}.port"
-
-    def read(self) -> int:
-        """The port of the predecessor; 0, for any, when there was none."""
-        return int(self._path.read_text()) if self._path.exists() else 0
-
-    def write(self, endpoint: str) -> None:
-        self._path.write_text(endpoint.rpartition(":")[2])
-
-    def forget(self) -> None:
-        self._path.unlink(missing_ok=True)
-
-
-def _folder_of(process: str) -> RuntimeDir:
-    """A new folder; what a predecessor that was killed has left there is taken away first."""
-    shutil.rmtree(runtime_root() / process, ignore_errors=True)
-    return RuntimeDir(process)
+POLL_EVERY_S = 0.2
 
 
 @dataclass(slots=True)
@@ -298,6 +172,18 @@ class RayService:
         self._wait_registered(added)
         return added
 
+    def rows_on(self, node: str) -> dict[int, int]:
+        """Slot -> rows that the shards of a node hold now: what is lost with the node, unless it
+        is consumed or cleared first. For whoever is to drain a node."""
+        from transferqueue.client.connecting import connect
+
+        slots = [slot for slot, own in self._actors.nodes.items() if own == node]
+        with connect(self.address, keys=self.client_keys) as client:
+            shards = client.status()["shards"]
+        return {
+            int(shard["slot"]): int(shard["rows"]) for shard in shards if shard["slot"] in slots
+        }
+
     def _wait_registered(self, slots: Sequence[int]) -> None:
         """Until the coordinator tells clients of these shards."""
         from transferqueue.client.connecting import connect
@@ -309,7 +195,7 @@ class RayService:
                 missing -= {int(shard["slot"]) for shard in client.status()["shards"]}
             if missing and time.monotonic() > deadline_s:
                 raise ServiceFailed(self.name, f"shards {sorted(missing)} did not register")
-            time.sleep(WATCH_EVERY_S * bool(missing))
+            time.sleep(POLL_EVERY_S * bool(missing))
 
     def pids(self) -> dict[str, int]:
         """Process ids by name, each on its node: ``coordinator``, ``shard-0``, …"""

@@ -52,7 +52,7 @@ def truncated_importance_weights(
 
     Corrects a policy-gradient loss at ``old`` for tokens that an older policy drew. Source:
     IMPALA (arXiv:1802.01561, eq. 1, ρ̄ = ``cap``); as the outer weight of PPO's clipped loss,
-    decoupled PPO (arXiv:2505.24298, eq. 5).
+    the decoupled objective of Hilton et al. (arXiv:2110.00641) with AReaL's use (arXiv:2505.24298).
     """
     log_ratio = (old_log_probs - rollout_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return log_ratio.exp().clamp(max=cap).detach()
@@ -102,8 +102,8 @@ def policy_loss(
     """PPO's clipped surrogate, to be minimised.
 
     Sources: PPO (arXiv:1707.06347, eq. 7); separate upper clip, DAPO (arXiv:2503.14476, eq. 8);
-    dual clip, Ye et al. (arXiv:1912.09729, eq. 5). ``importance_weights`` [B, R] multiply the token
-    losses (:func:`truncated_importance_weights`).
+    dual clip, Ye et al. (arXiv:1912.09729, "dual-clip PPO"). ``importance_weights`` [B, R] multiply
+    the token losses (:func:`truncated_importance_weights`).
     """
     log_ratio = (log_probs - old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = log_ratio.exp()

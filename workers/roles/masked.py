@@ -15,13 +15,13 @@ class Aggregation(StrEnum):
     """How token losses become one number. The names are verl's ``loss_agg_mode``."""
 
     TOKEN_MEAN = "token-mean"
-    """Every token weighs the same (DAPO, arXiv:2503.14476, eq. 12)."""
+    """Every token weighs the same (DAPO, arXiv:2503.14476, eq. 8)."""
     SEQ_MEAN_TOKEN_SUM = "seq-mean-token-sum"
     """Every response weighs by its length (Dr. GRPO without its constant, arXiv:2503.20783)."""
     SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"
     """Every response weighs the same (GRPO, arXiv:2402.03300, eq. 3)."""
     SEQ_MEAN_TOKEN_SUM_NORM = "seq-mean-token-sum-norm"
-    """As ``SEQ_MEAN_TOKEN_SUM`` over R, a constant (Dr. GRPO, arXiv:2503.20783, listing 1)."""
+    """As ``SEQ_MEAN_TOKEN_SUM`` over R, a constant (Dr. GRPO, arXiv:2503.20783, section 3.2)."""
 
 
 def masked_sum(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
