@@ -42,7 +42,7 @@ def save_plot(report: Report, path: Path) -> None:
     axes.set_xscale("log")
     axes.set_yticks(range(len(rows)), [_label(row) for row in reversed(rows)])
     axes.set_ylim(-0.7, len(rows) - 0.3)
-    axes.set_xlabel("seconds, median (log scale: each grid line is 10 times)")
+    axes.set_xlabel("seconds, median, log scale (left is better; each grid line is 10 times)")
     axes.grid(axis="x", which="major", color="#dddddd")
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
@@ -54,7 +54,7 @@ def save_plot(report: Report, path: Path) -> None:
         fontsize=9,
         color="#555555",
     )
-    _legend(axes, rows)
+    _legend(figure, axes, rows)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
@@ -75,11 +75,9 @@ def _label(row: Row) -> str:
     return f"{row.workload}: {row.what}"
 
 
-def _legend(axes: plt.Axes, rows: list[Row]) -> None:
+def _legend(figure: plt.Figure, axes: plt.Axes, rows: list[Row]) -> None:
     shown = [label for label in STYLES if any(row.number(label) for row in rows)]
     for label in shown:
         marker, colour, size = STYLES[label]
         axes.scatter([], [], marker=marker, color=colour, s=size, label=label)
-    axes.legend(
-        loc="lower center", bbox_to_anchor=(0.45, 1.04), ncols=min(5, len(shown)), frameon=False
-    )
+    figure.legend(loc="outside upper center", ncols=min(6, len(shown)), frameon=False)

@@ -73,7 +73,9 @@ REDIS = System(label="Redis", adapter=f"{_PEERS}.redis_tensordict:RedisTensorDic
 REDIS_TCP = REDIS.with_settings(transport="tcp")
 RAW_ZMQ = System(label="raw ZMQ", adapter=f"{_PEERS}.raw_zmq:RawZmq")
 RAW_ZMQ_TCP = RAW_ZMQ.with_settings(transport="tcp")
-RAW_ZMQ_CURVE = RAW_ZMQ.with_settings("ZMQ + CURVE", transport="tcp", curve=True)
+RAW_ZMQ_CURVE = RAW_ZMQ.with_settings(
+    "ZMQ + CURVE", transport="tcp", curve=True, frame_bytes=1 << 20
+)
 RAW_SOCKET = System(label="raw socket", adapter=f"{_PEERS}.raw_socket:RawSocket")
 RAW_SOCKET_TCP = RAW_SOCKET.with_settings(transport="tcp")
 RAW_SOCKET_TCP_WARM = RAW_SOCKET.with_settings("raw socket, warm", transport="tcp", warm=True)

@@ -83,7 +83,8 @@ def _shown(row: Row, label: str) -> str:
     number = row.number(label)
     if number is None:
         return "–"
-    times = None if label == "ours" or label.startswith("ours,") else row.speedup(label)
+    is_compared = row.unit in (Unit.SECONDS, Unit.RATE) and not label.startswith("ours")
+    times = row.speedup(label) if is_compared else None
     return amount(number, row.unit) + (f"\n{_times(times)}" if times is not None else "")
 
 

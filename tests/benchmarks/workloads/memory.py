@@ -55,12 +55,14 @@ class Memory:
         label, writer, reader = running.label, running.writer, running.reader
         self._warm_up(running)
         servers = self._servers(running)
-        empty = own_bytes(writer.pid)
         payload = writer.call("make", maker="dense", **shape)["bytes"]
+        before = own_bytes(writer.pid)
         held_before = self._storage_bytes(running, servers)
         with MemoryWatch([writer.pid]) as watch:
             put = writer.call("put")
-        tally.add("writer's own peak", label, (watch.peaks[writer.pid] - empty) / payload)
+        # It holds the batch itself; what counts is what a put adds to that.
+        grown = watch.peaks[writer.pid] - before
+        tally.add("writer's own peak", label, (payload + grown) / payload)
         held = self._storage_bytes(running, servers) - held_before
         tally.add("storage", label, held / payload)
         before = own_bytes(reader.pid)
@@ -78,7 +80,7 @@ class Memory:
         running.writer.call("drop")
 
     def _servers(self, running: RunningSystem) -> list[int]:
-        """Every process that the system has started beside writer and reader."""
+        """Every process that the system has started beside the writer."""
         return [process.pid for process in running.writer.family()[1:]]
 
     def _storage_bytes(self, running: RunningSystem, servers: list[int]) -> int:
@@ -87,4 +89,4 @@ class Memory:
         own = sum(own_bytes(pid) for pid in servers)
         if running.system.home is s.Home.OURS:
             return own + int(running.writer.call("drive", name="service_memory")["arena_bytes"])
-        return own + max((shared_bytes(pid) for pid in servers), default=0)
+        return own + max(shared_bytes(pid) for pid in (running.writer.pid, *servers))
