@@ -109,14 +109,14 @@ def test_segments_are_made_as_the_arena_fills(tmp_path: Path) -> None:
         for count in (1, 2, 3):
             put(backend, bytes(MIB - 4096))
             assert len(list(tmp_path.glob("*.0000*"))) == count
-        assert backend.backed_bytes == 3 * MIB
+        assert backend.facts()["backed_bytes"] == 3 * MIB
 
 
 def test_room_taken_is_at_most_one_step_more_than_used(tmp_path: Path) -> None:
     with ShmBackend.open(config(tmp_path, budget_bytes=64 * MIB)) as backend:
         put(backend, bytes(MIB))
         blocks = sum(path.stat().st_blocks * 512 for path in tmp_path.glob("*.0000*"))
-        assert backend.backed_bytes == STEP_BYTES
+        assert backend.facts()["backed_bytes"] == STEP_BYTES
         assert MIB <= blocks <= STEP_BYTES + 4096 * 16
 
 
@@ -125,7 +125,7 @@ def test_prefault_takes_all_room_in_the_background(tmp_path: Path) -> None:
     with ShmBackend.open(wanted) as backend:
         address = put(backend, b"written meanwhile")
         deadline = time.monotonic() + 20
-        while backend.backed_bytes < 40 * MIB:
+        while backend.facts()["backed_bytes"] < 40 * MIB:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert bytes(backend.readable(address, 17)) == b"written meanwhile"

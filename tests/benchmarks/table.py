@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 WIDTH = 200
 COLUMNS = (
     "ours",
+    "ours, huge pages",
     "ours, tcp",
     "ours, ipc",
     "Ascend TQ",

@@ -197,6 +197,10 @@ class Backend(ABC):
         """Plain values by which a client on this host reaches the bytes; ``None`` if it cannot."""
         return None
 
+    def facts(self) -> dict[str, Any]:
+        """Plain values for an operator: where the bytes are, and what may be slow about it."""
+        return {}
+
     @property
     def recovered(self) -> bool:
         """Whether ``recover=True`` found the bytes of an earlier process."""

@@ -39,6 +39,10 @@ _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
+HUGE_PAGE_BYTES = 2 << 20
+"""The kernel maps a huge page as one only where its place in the address space and in the file
+agree modulo this. (Other sizes on some ARM kernels: then small pages are mapped, as ever.)"""
+
 MADV_DONTNEED = 4
 MADV_POPULATE_READ = 22
 MADV_POPULATE_WRITE = 23
@@ -99,15 +103,19 @@ class _AddressSpace:
 
     __slots__ = ("__array_interface__", "__weakref__", "base")
 
-    def __init__(self, nbytes: int, *, read_only: bool) -> None:
-        self.base = _map(None, nbytes, _PROT_NONE, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE)
+    def __init__(self, nbytes: int, *, read_only: bool, offset: int) -> None:
+        """``offset``: of the first byte in its file, which `base` agrees with modulo the size of a
+        huge page."""
+        whole = nbytes + HUGE_PAGE_BYTES
+        start = _map(None, whole, _PROT_NONE, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE)
+        self.base = start + (offset - start) % HUGE_PAGE_BYTES
         self.__array_interface__: dict[str, Any] = {
             "data": (self.base, read_only),
             "shape": (nbytes,),
             "typestr": "|u1",
             "version": 3,
         }
-        give_back = weakref.finalize(self, _libc().munmap, self.base, nbytes)
+        give_back = weakref.finalize(self, _libc().munmap, start, whole)
         # At exit the kernel does it, and arrays may still be in use then.
         give_back.atexit = False
 
@@ -127,7 +135,8 @@ class ArenaMapping:
         self._low = low // PAGE_BYTES * PAGE_BYTES
         end = arena.capacity_bytes if high is None else high
         self._nbytes = -(-(end - self._low) // PAGE_BYTES) * PAGE_BYTES
-        space = _AddressSpace(self._nbytes, read_only=access is Access.READ)
+        # Segments are multiples of a huge page, or the only one: the place in the arena will do.
+        space = _AddressSpace(self._nbytes, read_only=access is Access.READ, offset=self._low)
         self._base = space.base
         self._memory: Bytes | None = np.asarray(space)
         self._lock = threading.Lock()

@@ -25,6 +25,7 @@ from transferqueue.backends.arena_owner import (
     taken_bytes,
 )
 from transferqueue.backends.base import BackendConfig, Capabilities
+from transferqueue.backends.huge_pages import has_huge_pages
 from transferqueue.backends.mapping import Access, ArenaMapping
 from transferqueue.backends.segments import Prefault, SegmentFiles
 from transferqueue.config import default_arena_dir
@@ -58,6 +59,7 @@ class ShmBackend(ArenaBackend):
         self._recovered = recovered
         self._files = SegmentFiles(address, taken_bytes(address) if recovered else 0)
         self._mapping = ArenaMapping(address, Access.WRITE)
+        self._has_huge_pages = has_huge_pages(address.directory)
         self._is_full = False  # the directory was, when last asked for room
         self._prefault: Prefault | None = None
         if prefault:
@@ -112,10 +114,14 @@ class ShmBackend(ArenaBackend):
     def client_access(self) -> dict[str, Any]:
         return self.address.to_plain()
 
-    @property
-    def backed_bytes(self) -> int:
-        """Bytes of the directory's room that the arena has taken so far."""
-        return self._files.backed_bytes
+    def facts(self) -> dict[str, Any]:
+        """``directory``; ``backed_bytes`` of its room that the arena has taken so far; whether its
+        files get ``huge_pages``."""
+        return {
+            "directory": self.address.directory,
+            "backed_bytes": self._files.backed_bytes,
+            "huge_pages": self._has_huge_pages,
+        }
 
     def close(self, *, keep: bool = False) -> None:
         if self._closed:

@@ -168,6 +168,7 @@ class ShardServer:
                 "pid": os.getpid(),
                 "budget_bytes": self._budget.nbytes,
                 "used_bytes": self._backend.used_bytes,
+                "backend": self._backend.facts(),
                 "rows": self._store.num_rows,
                 "partitions": {
                     name: {"rows": len(table), "fields": table.fields}

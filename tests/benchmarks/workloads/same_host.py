@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.benchmarks import systems as s
+from tests.benchmarks.huge_folder import huge_folder
 from tests.benchmarks.report import at_least, at_most
 from tests.benchmarks.stage import SETTLE_S, Tally, check_digest, labels_of
 
 if TYPE_CHECKING:
     from tests.benchmarks.report import Row
     from tests.benchmarks.stage import Stage
-    from tests.benchmarks.systems import RunningSystem
+    from tests.benchmarks.systems import RunningSystem, System
 
-SYSTEMS = (
-    s.OURS,
+PEERS = (
     s.ASCEND,
     s.RAY_TENSORS,
     s.RAY_ARRAYS,
@@ -26,7 +26,13 @@ SYSTEMS = (
     s.MEMCPY,
 )
 SHAPE = {"rows": 1024, "length": 8192, "fields": 10}
+HUGE_FOLDER_BYTES = 4 << 30
 QUICK_SHAPE = {"rows": 256, "length": 2048, "fields": 10}
+
+
+def _systems(huge_folder: str | None) -> list[System]:
+    on_huge_pages = [s.OURS_HUGE_PAGES.with_settings(arena_dir=huge_folder)] if huge_folder else []
+    return [s.OURS, *on_huge_pages, *PEERS]
 
 
 class SameHost:
@@ -38,7 +44,10 @@ class SameHost:
     def run(self, stage: Stage) -> list[Row]:
         shape = QUICK_SHAPE if stage.is_quick else SHAPE
         tally = Tally()
-        with stage.systems(*SYSTEMS) as systems:
+        with (
+            huge_folder(HUGE_FOLDER_BYTES, stage.say) as folder,
+            stage.systems(*_systems(folder)) as systems,
+        ):
             batch = stage.make(systems, "dense", **shape)
 
             def step(running: RunningSystem, number: int) -> None:
@@ -101,6 +110,7 @@ class SameHost:
         get = replace(get, cells={k: v for k, v in get.cells.items() if k != "memory"})
         whole_s, eighth_s = get.number("ours"), eighth.number("ours")
         times = whole_s / eighth_s if whole_s and eighth_s else None
+        huge = s.OURS_HUGE_PAGES.label
         return [
             replace(put, figures=(at_least(put, 0.7, "memory"), at_least(put, 5, "Ascend TQ"))),
             replace(
@@ -113,7 +123,17 @@ class SameHost:
             eighth,
             replace(
                 first,
-                figures=(at_least(first, 0.5, "memory"), at_least(first, 30, "Ascend TQ")),
+                figures=(
+                    at_least(first, 0.5, "memory"),
+                    at_least(first, 0.5, "memory", of=huge, text="× memory, on huge pages"),
+                    at_least(first, 30, "Ascend TQ"),
+                ),
             ),
-            replace(warm, figures=(at_least(warm, 0.8, "memory"),)),
+            replace(
+                warm,
+                figures=(
+                    at_least(warm, 0.8, "memory"),
+                    at_least(warm, 0.8, "memory", of=huge, text="× memory, on huge pages"),
+                ),
+            ),
         ]
