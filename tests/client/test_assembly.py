@@ -140,8 +140,6 @@ def got_column(spec: FieldSpec, lengths: Any = None, present: Any = None, **more
         spec_of_row=None,
         present=present,
         lengths=lengths,
-        starts=None,
-        place=None,
         **more,
     )
 

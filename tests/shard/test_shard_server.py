@@ -261,12 +261,12 @@ def test_a_put_that_is_through_waits_for_its_commit_until_its_own_deadline(
 def test_a_few_bytes_come_with_the_answer_and_more_in_chunks(peer: Peer) -> None:
     few = get(peer, small_put(peer, bytes(range(200))))
     assert few.lease_id is None
-    assert few.payload[few.columns["x"].place].tolist() == list(range(200))
+    assert few.payload[few.columns["x"].sent].tolist() == list(range(200))
     content = random_bytes(STREAM_FROM_BYTES + 4)
     many = get(peer, large_put(peer, content))
     assert many.lease_id is not None
     assert len(many.payload) == 0
-    assert many.columns["x"].place is None
+    assert many.columns["x"].sent is None
     peer.ask(ops.READ_DONE, {"lease_id": many.lease_id})
 
 

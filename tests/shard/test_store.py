@@ -221,7 +221,7 @@ class StoreMachine(RuleBasedStateMachine):
         found = self._find(partition, uids, fields, optional)
         for name, column in found.items():
             having = [uid for uid in uids if name in rows[uid]]
-            content = self._read(column.cells.starts, column.sizes)
+            content = self._read(column.runs.starts, column.runs.sizes)
             assert content == b"".join(rows[uid][name].content for uid in having)
             assert _specs(column) == [rows[uid][name].spec for uid in having]
         if pin and uids:
@@ -229,8 +229,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.now_s += 1
             lease = Lease(reader, self.store.pin(reader, list(found.values()), self.now_s))
             for column in found.values():
-                content = self._read(column.cells.starts, column.sizes)
-                lease.seen.append((column.cells.starts, column.sizes, content))
+                content = self._read(column.runs.starts, column.runs.sizes)
+                lease.seen.append((column.runs.starts, column.runs.sizes, content))
             self.leases.append(lease)
 
     @rule(uid=st.integers(-(2**63), 2**63 - 1), partition=st.sampled_from([*PARTITIONS, "new"]))
@@ -329,10 +329,10 @@ def _some_of(values: list[Any]) -> st.SearchStrategy[list[Any]]:
 
 def _specs(column: Any) -> list[FieldSpec]:
     which = column.spec_of_row
-    if not len(column.cells):
+    if not len(column.lengths):
         return []
     if which is None:
-        return [column.specs[0]] * len(column.cells)
+        return [column.specs[0]] * len(column.lengths)
     return [column.specs[i] for i in which.tolist()]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from transferqueue.backends.arena_address import ArenaAddress, boot_id
 from transferqueue.backends.arena_owner import ProcessId, pid_namespace
-from transferqueue.backends.gather import gather, merge_runs
+from transferqueue.backends.gather import gather
 from transferqueue.backends.shm_reader import VIEW_FROM_BYTES, ShmReader
 from transferqueue.client.forks import Forks
 from transferqueue.errors import Malformed
@@ -102,16 +102,15 @@ class LocalMemory:
     def read(self, lease: Lease, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Bytes of ranges, in order, the caller's own to edit. uint8[sum(sizes)].
 
-        One large run is a copy-on-write view that holds the lease; anything else is a copy.
+        One large range is a copy-on-write view that holds the lease; anything else is a copy.
         """
         reader = self._readers[lease.held.slot]
-        run_starts, run_sizes = merge_runs(starts, sizes)
-        if len(run_starts) == 1 and int(run_sizes[0]) >= VIEW_FROM_BYTES:
+        if len(starts) == 1 and int(sizes[0]) >= VIEW_FROM_BYTES:
             with contextlib.suppress(OSError):  # no address space left for a view: copy
-                viewed, view = reader.view(int(run_starts[0]), int(run_sizes[0]), keep=lease)
+                viewed, view = reader.view(int(starts[0]), int(sizes[0]), keep=lease)
                 lease.held.views.append(view)
                 return viewed
-        return self._copy(reader, run_starts, run_sizes)
+        return self._copy(reader, starts, sizes)
 
     def _copy(self, reader: ShmReader, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         if len(starts) == 0:

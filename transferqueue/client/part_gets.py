@@ -83,11 +83,11 @@ class PartGet:
         """The part of a column, without payload where that is streamed."""
         part, column = self._part, self.columns[field]
         payload = None
-        if column.place is not None:
-            payload = self._answer.payload[column.place]
-        elif column.starts is not None and self._lease is not None:
-            sizes = column.sizes(part.num_rows)
-            payload = self._memory.read(self._lease, column.starts, sizes)
+        if column.sent is not None:
+            payload = self._answer.payload[column.sent]
+        elif column.mapped is not None and self._lease is not None:
+            starts, sizes = self._answer.ranges[:, column.mapped]
+            payload = self._memory.read(self._lease, starts, sizes)
         return GotPart(rows=part.rows, num_rows=part.num_rows, column=column, payload=payload)
 
     def flow(self) -> Flow:

@@ -25,7 +25,7 @@ from transferqueue.shard.send_credit import SendCredit
 from transferqueue.shard.transfers import OutgoingGet
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
-from transferqueue.wire.chunks import MAX_FRAMES, STREAM_FROM_BYTES, Runs
+from transferqueue.wire.chunks import MAX_FRAMES, STREAM_FROM_BYTES
 from transferqueue.wire.get import GetAnswer, GotColumn
 
 if TYPE_CHECKING:
@@ -128,23 +128,19 @@ class Gets:
         mapped = self._mapped(body["reader"], found)
         streamed = {} if mapped else _streamed(found)
         sent = {n: c for n, c in found.items() if n not in mapped and n not in streamed}
-        places = _places(sent)
+        in_payload = _stretches({name: column.num_bytes for name, column in sent.items()})
+        in_ranges = _stretches({name: len(c.runs.starts) for name, c in mapped.items()})
         answer = GetAnswer(
             columns={
-                name: _got(column, is_mapped=name in mapped, place=places.get(name))
+                name: _got(column, sent=in_payload.get(name), mapped=in_ranges.get(name))
                 for name, column in found.items()
             },
-            payload=self._payload(list(sent.values())),
+            payload=self._backend.read_ranges(*_ranges(sent)),
+            ranges=_ranges(mapped),
             lease_id=self._hold(request, mapped, streamed) if mapped or streamed else None,
         )
         arrays = ArrayWriter()
         return Reply(body=answer.write(arrays), frames=arrays.frames)
-
-    def _payload(self, columns: Sequence[FoundColumn]) -> np.ndarray:
-        """The bytes of columns, one after the other."""
-        starts = np.concatenate([_NO_INTS, *(column.cells.starts for column in columns)])
-        sizes = np.concatenate([_NO_INTS, *(column.sizes for column in columns)])
-        return self._backend.read_ranges(starts, sizes)
 
     def _mapped(
         self, reader: Mapping[str, Any] | None, found: Mapping[str, FoundColumn]
@@ -168,7 +164,7 @@ class Gets:
         held = list((mapped or streamed).values())
         lease_id = self._store.pin(reader, held, time.monotonic())
         if streamed:
-            runs = [Runs.of(column.cells.starts, column.sizes) for column in held]
+            runs = [column.runs for column in held]
             self._outgoing[lease_id] = _HeldGet(reader=reader, get=OutgoingGet(runs))
             final_s = request.received_s + request.seconds() + COMMIT_GRACE_S
             self._deadlines.add(lease_id, final_s)
@@ -261,25 +257,30 @@ class _HeldGet:
     get: OutgoingGet
 
 
-def _got(column: FoundColumn, *, is_mapped: bool, place: slice | None) -> GotColumn:
+def _got(column: FoundColumn, *, sent: slice | None, mapped: slice | None) -> GotColumn:
     has_lengths = any(spec.has_lengths for spec in column.specs)
     return GotColumn(
         specs=column.specs,
         spec_of_row=column.spec_of_row,
         present=column.present,
-        lengths=column.cells.lengths if has_lengths else None,
-        starts=column.cells.starts if is_mapped else None,
-        place=place,
+        lengths=column.lengths if has_lengths else None,
+        sent=sent,
+        mapped=mapped,
     )
 
 
-def _places(columns: Mapping[str, FoundColumn]) -> dict[str, slice]:
-    """Where the bytes of each column are when they are laid one after the other."""
-    ends = accumulate(column.num_bytes for column in columns.values())
+def _stretches(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """Where each column is when they are laid one after the other."""
+    ends = accumulate(sizes.values())
     return {
-        name: slice(end - column.num_bytes, end)
-        for (name, column), end in zip(columns.items(), ends, strict=True)
+        name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)
     }
+
+
+def _ranges(columns: Mapping[str, FoundColumn]) -> np.ndarray:
+    """Starts and sizes of all their runs, one column after the other. int64[2, ranges]."""
+    runs = [(column.runs.starts, column.runs.sizes) for column in columns.values()]
+    return np.concatenate([_NO_RANGES, *map(np.stack, runs)], axis=1)
 
 
 def _streamed(found: Mapping[str, FoundColumn]) -> dict[str, FoundColumn]:
@@ -288,4 +289,4 @@ def _streamed(found: Mapping[str, FoundColumn]) -> dict[str, FoundColumn]:
     return dict(found) if num_bytes > STREAM_FROM_BYTES else {}
 
 
-_NO_INTS = np.empty(0, dtype=np.int64)
+_NO_RANGES = np.empty((2, 0), dtype=np.int64)

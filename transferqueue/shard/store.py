@@ -17,6 +17,7 @@ from transferqueue.shard.leases import FreedRanges, Leases
 from transferqueue.shard.rows import Cells, RowTable
 from transferqueue.shard.slabs import SlabTable
 from transferqueue.uids import make_uids
+from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,16 +64,21 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundColumn:
-    """Where the cells of one field of a get lie."""
+    """The cells of one field of rows that were asked for."""
 
     specs: Sequence[FieldSpec]
     """The distinct specs among the cells; one unless puts of other shapes were mixed."""
     spec_of_row: np.ndarray | None  # int64[rows present], index into specs; None: all the same
     present: np.ndarray | None  # bool[rows]; None: all
-    cells: Cells  # of the rows present
-    sizes: np.ndarray  # int64[rows present], bytes of each cell
-    num_bytes: int
-    """Of all cells."""
+    slab_ids: np.ndarray  # int32[slabs], each once
+    lengths: np.ndarray  # int64[rows present], in units
+    runs: Runs
+    """Where the bytes of the cells lie, in order."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all cells."""
+        return self.runs.total_bytes
 
 
 class SpecTable:
@@ -89,12 +95,12 @@ class SpecTable:
         return spec_id
 
     def distinct(self, spec_ids: np.ndarray) -> tuple[list[FieldSpec], np.ndarray | None]:
-        """The specs of some cells, each once, and the index of each cell's own among them, int64;
+        """The specs of some slabs, each once, and the index of each slab's own among them, int64;
         ``None`` where all have the same."""
         if len(spec_ids) == 0:
             return [], None
         first = int(spec_ids[0])
-        if (spec_ids == first).all():  # nearly always; sorting takes ten times as long
+        if (spec_ids == first).all():
             return [self._specs[first]], None
         distinct, inverse = np.unique(spec_ids, return_inverse=True)
         return [self._specs[spec_id] for spec_id in distinct.tolist()], inverse
@@ -210,7 +216,7 @@ class Store:
 
     def pin(self, reader: str, columns: Sequence[FoundColumn], now_s: float) -> int:
         """A lease on all slabs of these columns."""
-        slab_ids = [column.cells.slabs for column in columns]
+        slab_ids = [column.slab_ids for column in columns]
         return self.leases.acquire(reader, np.concatenate([_NO_SLABS, *slab_ids]), now_s)
 
     def release(self, reader: str, lease_ids: Sequence[int]) -> None:
@@ -330,16 +336,26 @@ class Store:
         return uids
 
     def _found(self, cells: Cells, present: np.ndarray | None) -> FoundColumn:
-        specs, spec_of_row = self._specs.distinct(self.slabs.spec_id[cells.slabs])
-        sizes = cells.lengths * self.slabs.unit_bytes[cells.slabs]
+        slab_ids, unit_bytes = self._slabs_of(cells)
+        specs, spec_of_row = self._specs.distinct(self.slabs.spec_id[slab_ids])
+        if spec_of_row is not None:
+            spec_of_row = spec_of_row[np.searchsorted(slab_ids, cells.slabs)]
         return FoundColumn(
             specs=specs,
             spec_of_row=spec_of_row,
             present=present,
-            cells=cells,
-            sizes=sizes,
-            num_bytes=int(sizes.sum()),
+            slab_ids=slab_ids,
+            lengths=cells.lengths,
+            runs=Runs.of(cells.starts, cells.lengths * unit_bytes),
         )
+
+    def _slabs_of(self, cells: Cells) -> tuple[np.ndarray, np.ndarray | np.int64]:
+        """The slabs, each once and rising; and the bytes of each cell's unit, or of all."""
+        slabs = cells.slabs
+        first = slabs[:1]
+        if (slabs == first).all():  # rows of one put; sorting takes ten times as long
+            return first, self.slabs.unit_bytes[first[0]] if len(first) else np.int64(0)
+        return np.unique(slabs), self.slabs.unit_bytes[slabs]
 
     def _free_cells(self, freed: Sequence[Cells]) -> None:
         freed = [cells for cells in freed if len(cells)]

@@ -25,10 +25,11 @@ class GotColumn:
     spec_of_row: np.ndarray | None  # int64[rows present], index into specs; None: all the first
     present: np.ndarray | None  # bool[rows asked for]; None: all
     lengths: np.ndarray | None  # int64[rows present], in units; None: one unit each
-    starts: np.ndarray | None  # int64[rows present], arena addresses; None: the bytes are here
-    place: slice | None
-    """Where in the payload of the answer the bytes of the cells are, in order; ``None``: they are
-    mapped, or come in chunks."""
+    sent: slice | None = None
+    """Where in the payload of the answer the bytes of the cells are, in order."""
+    mapped: slice | None = None
+    """Which ranges of the answer they are in the shard's arena, in order. Neither this nor
+    ``sent``: they come in chunks."""
 
     def sizes(self, num_rows: int) -> np.ndarray:
         """Bytes of each row present, of ``num_rows`` asked for. int64[rows present]."""
@@ -50,8 +51,8 @@ class GotColumn:
             arrays.add_optional(self.spec_of_row),
             arrays.add_optional(self.present),
             arrays.add_optional(self.lengths),
-            arrays.add_optional(self.starts),
-            None if self.place is None else [self.place.start, self.place.stop],
+            _ends(self.sent),
+            _ends(self.mapped),
         ]
 
     @classmethod
@@ -59,14 +60,14 @@ class GotColumn:
         """Inverse of `write`. Raises `Malformed`."""
         if not isinstance(plain, list | tuple) or len(plain) != 6:
             raise Malformed("a column of an answer has 6 parts")
-        specs, spec_of_row, present, lengths, starts, place = plain
+        specs, spec_of_row, present, lengths, sent, mapped = plain
         return cls(
             specs=[FieldSpec.from_wire(spec) for spec in specs],
             spec_of_row=arrays.get_optional(spec_of_row),
             present=arrays.get_optional(present),
             lengths=arrays.get_optional(lengths),
-            starts=arrays.get_optional(starts),
-            place=None if place is None else slice(int(place[0]), int(place[1])),
+            sent=_slice(sent),
+            mapped=_slice(mapped),
         )
 
 
@@ -78,6 +79,9 @@ class GetAnswer:
     payload: np.ndarray
     """uint8[bytes]: all that goes with the answer, as one frame: for a single sample a frame a
     field would cost more than its bytes."""
+    ranges: np.ndarray
+    """int64[2, ranges]: starts and sizes in the arena, of all columns that are mapped. Cells that
+    follow one another are one range, so that the rows of a put are one a column."""
     lease_id: int | None
     """Holds what is mapped or comes in chunks; ``None`` when there is nothing of the kind."""
 
@@ -85,19 +89,39 @@ class GetAnswer:
         """As plain values; arrays and payload go beside the body."""
         columns = {name: column.write(arrays) for name, column in self.columns.items()}
         payload = arrays.add_bytes(self.payload) if len(self.payload) else None
-        return {"columns": columns, "payload": payload, "lease_id": self.lease_id}
+        ranges = arrays.add(self.ranges) if self.ranges.size else None
+        return {
+            "columns": columns,
+            "payload": payload,
+            "ranges": ranges,
+            "lease_id": self.lease_id,
+        }
 
     @classmethod
     def read(cls, body: Mapping[str, Any], arrays: ArrayReader) -> GetAnswer:
         """Inverse of `write`. Raises `Malformed`."""
-        frame = body["payload"]
+        frame, ranges = body["payload"], arrays.get_optional(body["ranges"])
+        if ranges is None:
+            ranges = _NO_RANGES
+        if ranges.ndim != 2 or len(ranges) != 2 or ranges.dtype != np.int64:
+            raise Malformed(f"ranges are int64[2, n], not {ranges.dtype}{list(ranges.shape)}")
         return cls(
             columns={
                 str(name): GotColumn.read(plain, arrays) for name, plain in body["columns"].items()
             },
             payload=_NO_BYTES if frame is None else arrays.get_bytes(frame),
+            ranges=ranges,
             lease_id=body["lease_id"],
         )
 
 
+def _ends(part: slice | None) -> list[int] | None:
+    return None if part is None else [part.start, part.stop]
+
+
+def _slice(ends: Any) -> slice | None:
+    return None if ends is None else slice(int(ends[0]), int(ends[1]))
+
+
 _NO_BYTES = np.empty(0, dtype=np.uint8)
+_NO_RANGES = np.empty((2, 0), dtype=np.int64)

@@ -80,11 +80,11 @@ def _alignment(spec: FieldSpec) -> int:
 def _check_sizes(spec: FieldSpec, num_bytes: int, lengths: Lengths | None, num_rows: int) -> None:
     if not spec.is_concrete or (lengths is None) == spec.has_lengths:
         raise Malformed(f"{spec} is not how a column is read")
-    num_units = num_rows
+    num_units, unit_bytes = num_rows, spec.unit_bytes
     if lengths is not None:
-        longest = num_bytes if spec.unit_bytes else MAX_EMPTY_UNITS
+        longest = num_bytes if unit_bytes else MAX_EMPTY_UNITS
         if len(lengths) != num_rows or ((lengths < 0) | (lengths > longest)).any():
             raise Malformed(f"not the lengths of {num_rows} rows of {num_bytes} bytes")
         num_units = int(lengths.sum())
-    if num_units * spec.unit_bytes != num_bytes:
+    if num_units * unit_bytes != num_bytes:
         raise Malformed(f"{num_units} units of {spec} do not take {num_bytes} bytes")
