@@ -21,6 +21,15 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CLOSE_TIMEOUT_S = 40.0
 
 
+# verl installs a package of its own that is named ``tests``.
+_PROGRAM = f"""
+import runpy, sys, types
+sys.modules["tests"] = types.ModuleType("tests")
+sys.modules["tests"].__path__ = [{str(REPOSITORY / "tests")!r}]
+runpy.run_module("tests.benchmarks.actor", run_name="__main__")
+"""
+
+
 class NotRun(Exception):
     """Something could not be measured. The message is the reason, as the table says it."""
 
@@ -35,7 +44,7 @@ class ActorProcess:
         self._log_path = log_path
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [python, "-m", "tests.benchmarks.actor"],
+                [python, "-c", _PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

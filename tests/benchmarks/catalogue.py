@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.benchmarks.workloads.batches import Batches
 from tests.benchmarks.workloads.complex_columns import ComplexColumns
 from tests.benchmarks.workloads.coordinator import Coordinator, Wake
 from tests.benchmarks.workloads.handle_algebra import HandleAlgebra
@@ -30,6 +31,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Memory(),
     StartUp(),
     HandleAlgebra(),
+    Batches(),
     Coordinator(),
     Wake(),
 )

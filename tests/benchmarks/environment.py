@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 VENV_VARIABLE = "TQ_BENCH_VENV"
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+VERL_VENV_VARIABLE = "TQ_VERL_VENV"
+MAKE_VERL = REPOSITORY / "tests" / "differential" / "make_venv.sh"
 INSTALL_TIMEOUT_S = 1800.0
 
 
@@ -27,26 +29,46 @@ class Environments:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._peers: str | NotRun | None = None
+        self._made: dict[str, str | NotRun] = {"ours": sys.executable}
 
     def python(self, home: Home) -> str:
-        """NotRun when the peers' environment could not be made; tried once a run."""
-        if home == "ours":
-            return sys.executable
-        if self._peers is None:
+        """NotRun when the environment could not be made; tried once a run."""
+        if home not in self._made:
+            make = _peers_python if home == "peers" else _verl_python
             try:
-                self._peers = _peers_python(self._say)
+                self._made[home] = make(self._say)
             except NotRun as error:
-                self._peers = error
-        if isinstance(self._peers, NotRun):
-            raise self._peers
-        return self._peers
+                self._made[home] = error
+        made = self._made[home]
+        if isinstance(made, NotRun):
+            raise made
+        return made
 
 
 def venv_path() -> Path:
     """``$TQ_BENCH_VENV``, or ``.venv-bench`` in the repository."""
     configured = os.environ.get(VENV_VARIABLE)
     return Path(configured) if configured else REPOSITORY / ".venv-bench"
+
+
+def _verl_python(say: Callable[[str], None]) -> str:
+    configured = os.environ.get(VERL_VENV_VARIABLE)
+    path = Path(configured) if configured else REPOSITORY / ".venv-verl"
+    if not (path / ".ready").exists():
+        say(f"installing verl into {path} (once; minutes) ...")
+    environment = {**os.environ, VERL_VENV_VARIABLE: str(path), "PYTHON": sys.executable}
+    try:
+        subprocess.run(
+            ["bash", str(MAKE_VERL)],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_TIMEOUT_S,
+            env=environment,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NotRun(f"no environment for verl: {error}") from None
+    return str(path / "bin" / "python")
 
 
 def _peers_python(say: Callable[[str], None]) -> str:

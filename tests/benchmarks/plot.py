@@ -22,6 +22,8 @@ STYLES = {
     "ours, huge pages": ("*", "#c1121f", 90),
     "ours, tcp": ("o", "#e5989b", 55),
     "ours, ipc": ("o", "#f4a261", 55),
+    "ours, eager": ("o", "#e9c46a", 55),
+    "verl": ("P", "#6a4c93", 55),
     "Ascend TQ": ("s", "#1d3557", 60),
     "Ray, tensors": ("^", "#2a9d8f", 55),
     "Ray, numpy": ("v", "#2a9d8f", 55),

@@ -26,6 +26,8 @@ class Home(StrEnum):
     """The one that runs the harness."""
     PEERS = "peers"
     """A virtual environment with the peers, made on demand."""
+    VERL = "verl"
+    """The one of the differential tests, with verl and the tensordict that it asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,10 @@ RAW_ZMQ_CURVE = RAW_ZMQ.with_settings(
 RAW_SOCKET = System(label="raw socket", adapter=f"{_PEERS}.raw_socket:RawSocket")
 RAW_SOCKET_TCP = RAW_SOCKET.with_settings(transport="tcp")
 RAW_SOCKET_TCP_WARM = RAW_SOCKET.with_settings("raw socket, warm", transport="tcp", warm=True)
+_BATCHES = f"{_PEERS}.batches:Batches"
+VIEW = System(label="ours", adapter=_BATCHES, home=Home.OURS, settings={"kind": "view"})
+EAGER = System(label="ours, eager", adapter=_BATCHES, home=Home.VERL, settings={"kind": "eager"})
+VERL = System(label="verl", adapter=_BATCHES, home=Home.VERL, settings={"kind": "verl"})
 MEMCPY = System(label="memory", adapter=f"{_PEERS}.memcpy:Memcpy", one_process=True)
 
 

@@ -22,6 +22,8 @@ COLUMNS = (
     "ours, huge pages",
     "ours, tcp",
     "ours, ipc",
+    "ours, eager",
+    "verl",
     "Ascend TQ",
     "Ray, tensors",
     "Ray, numpy",
