@@ -61,6 +61,12 @@ class ServiceConfig:
     """Folder of the shared-memory arena; ``None``: ``$TRANSFERQUEUE_ARENA_DIR`` or ``/dev/shm``."""
     host: str | None = None
     """Interface to listen on for other hosts, e.g. ``"10.0.0.5"``; ``None``: this host only."""
+    encrypt: bool = True
+    """Whether TCP is encrypted. Without it a peer still needs the key, which it sends as it is: for
+    a network where nobody else can listen, and where 1 GB/s a core is too slow."""
+    prefault: bool = False
+    """Take all memory of the budget from the start, in the background: a page costs ten times more
+    at its first use than later."""
     start_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:

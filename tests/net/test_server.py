@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -298,9 +299,10 @@ STRAY = {
 }
 
 
+@pytest.mark.parametrize("encrypted", [True, False])
 @pytest.mark.parametrize("name", STRAY)
-def test_stray_bytes_on_the_port_do_not_stop_the_next_client(name: str) -> None:
-    keys = ServiceKeys.generate()
+def test_stray_bytes_on_the_port_do_not_stop_the_next_client(name: str, *, encrypted: bool) -> None:
+    keys = ServiceKeys.generate(encrypted=encrypted)
     with running(["tcp://127.0.0.1:0"], keys) as counter:
         endpoint = counter.server.endpoints[0]
         port = int(endpoint.rsplit(":", 1)[1])
@@ -324,17 +326,19 @@ def test_messages_that_are_not_ours_are_counted(ipc: str, pool: SyncChannelPool)
         assert counter.server.refusals["VersionMismatch"] == 1
 
 
-def test_a_tcp_peer_without_the_key_gets_nothing() -> None:
-    keys, others = ServiceKeys.generate(), ServiceKeys.generate()
-    impostor = ServiceKeys(
-        server_public=keys.server_public,
-        server_secret=others.server_secret,
-        client_public=others.client_public,
-        client_secret=others.client_secret,
-    )
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_a_tcp_peer_without_the_key_gets_nothing(*, encrypted: bool) -> None:
+    keys = ServiceKeys.generate(encrypted=encrypted)
+    others = ServiceKeys.generate(encrypted=encrypted)
+    impostor = replace(others, server_public=keys.server_public)
+    half = replace(keys, client_secret=others.client_secret)
+    other_way = replace(keys, encrypted=not encrypted)
     with running(["tcp://127.0.0.1:0"], keys) as counter:
         endpoint = counter.server.endpoints[0]
-        for wrong in (None, others.for_clients(), impostor.for_clients()):
+        wrong_keys = [None, *(k.for_clients() for k in (others, impostor, other_way))]
+        if not encrypted:  # CURVE clients prove that their pair is one before they are asked
+            wrong_keys.append(half.for_clients())
+        for wrong in wrong_keys:
             pool = SyncChannelPool(wrong)
             with pytest.raises(ServiceUnreachable):
                 raise_first(ask(pool, Call(endpoint=endpoint, op="count"), timeout_s=0.5))

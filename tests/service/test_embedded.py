@@ -12,10 +12,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 import transferqueue as tq
 from transferqueue import errors
 from transferqueue.config import runtime_root
+from transferqueue.net.keys import ServiceKeys
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,6 +34,25 @@ def test_closing_twice_is_as_good_as_once() -> None:
     service.close()
     service.close()
     assert not (runtime_root() / service.service_id).exists()
+
+
+def test_a_service_without_encryption_still_asks_for_the_key() -> None:
+    with tq.serve(budget_bytes=64 << 20, host="127.0.0.1", encrypt=False) as service:
+        with tq.connect(service.address, keys=service.client_keys, transport="tcp") as client:
+            handle = client.put({"x": torch.arange(1 << 20).view(4, -1)})
+            assert client.get(handle)["x"].flatten().tolist() == list(range(1 << 20))
+        other = ServiceKeys.generate(encrypted=False).for_clients()
+        with pytest.raises(errors.ServiceUnreachable):
+            tq.connect(service.address, keys=other, timeout_s=1)
+
+
+def test_memory_can_be_taken_at_the_start() -> None:
+    with (
+        tq.serve(budget_bytes=64 << 20, prefault=True) as service,
+        tq.connect(service.address) as client,
+    ):
+        while client.status()["shards"][0]["backend"]["backed_bytes"] < 64 << 20:
+            time.sleep(0.02)
 
 
 def test_two_services_do_not_see_one_another() -> None:

@@ -36,7 +36,7 @@ class Service:
         self._children: list[ChildProcess] = []
         self._closed = False
         self._runtime_dir = RuntimeDir(self.service_id)
-        self._keys = ServiceKeys.generate()
+        self._keys = ServiceKeys.generate(encrypted=config.encrypt)
         self.key_file = self._runtime_dir.key_file
         """The client key that peers on other hosts need; 0600."""
         try:
@@ -88,6 +88,7 @@ class Service:
                     "backend": self.config.backend,
                     "budget_bytes": self.config.budget_bytes,
                     "arena_dir": self.config.arena_dir or default_arena_dir(),
+                    "prefault": self.config.prefault,
                 },
             )
         said = [child.wait_ready(deadline_s) for child in self._children]
@@ -150,14 +151,16 @@ def serve(
     backend: str = "shm",
     arena_dir: str | None = None,
     host: str | None = None,
+    encrypt: bool = True,
+    prefault: bool = False,
     start_timeout_s: float = 30.0,
 ) -> Service:
     """Start a service: one coordinator and ``shards`` shards, as child processes of this one.
 
     ``budget_bytes`` is what each shard may hold. ``host`` names the interface to listen on for
-    clients of other hosts; without it only this host can connect. Returns when all of them
-    listen. ConfigError (ArenaTooSmall, …) or ServiceFailed when one cannot start; nothing is left
-    running then.
+    clients of other hosts; without it only this host can connect. ``encrypt`` and ``prefault``:
+    see `ServiceConfig`. Returns when all of them listen. ConfigError (ArenaTooSmall, …) or
+    ServiceFailed when one cannot start; nothing is left running then.
     """
     return Service(
         ServiceConfig(
@@ -166,6 +169,8 @@ def serve(
             backend=backend,
             arena_dir=arena_dir,
             host=host,
+            encrypt=encrypt,
+            prefault=prefault,
             start_timeout_s=start_timeout_s,
         )
     )

@@ -55,6 +55,7 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         backend=settings["backend"],
         budget_bytes=settings["budget_bytes"],
         arena_dir=settings["arena_dir"],
+        prefault=settings.get("prefault", False),
     )
 
 

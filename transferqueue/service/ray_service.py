@@ -72,7 +72,7 @@ class RayService:
         self.service_id = secrets.token_hex(8)
         self._shards_per_node = shards_per_node
         self._options = dict(actor_options)
-        self._keys = ServiceKeys.generate()
+        self._keys = ServiceKeys.generate(encrypted=config.encrypt)
         self._closed = False
         chosen = _alive_nodes() if nodes is None else _checked_nodes(nodes)
         self._actors = _Actors(coordinator=None)
@@ -129,6 +129,7 @@ class RayService:
             "backend": self.config.backend,
             "budget_bytes": self.config.budget_bytes,
             "arena_dir": self.config.arena_dir or default_arena_dir(),
+            "prefault": self.config.prefault,
         }
         return self._make_actor(f"shard-{slot}", node, settings, name=f"{self.name}-shard-{slot}")
 
@@ -241,6 +242,8 @@ def serve_ray(
     budget_bytes: int = 4 << 30,
     backend: str = "shm",
     arena_dir: str | None = None,
+    encrypt: bool = True,
+    prefault: bool = False,
     name: str = DEFAULT_NAME,
     nodes: Sequence[str] | None = None,
     start_timeout_s: float = 30.0,
@@ -250,8 +253,9 @@ def serve_ray(
 
     ``shards_per_node`` shards on every node (or on those of ``nodes``, by node id), each with
     ``budget_bytes``, and the coordinator on this node. Any process of the cluster reaches it with
-    ``tq.connect()``. ``actor_options`` are those of ``ray.remote`` for all of its actors:
-    ``num_cpus`` (0 by default), ``resources``, ``runtime_env``, ``max_restarts`` (3 by default),
+    ``tq.connect()``. ``encrypt`` and ``prefault``: see `ServiceConfig`. ``actor_options`` are those
+    of ``ray.remote`` for all of its actors: ``num_cpus`` (0 by default), ``resources``,
+    ``runtime_env``, ``max_restarts`` (3 by default),
     ``lifetime="detached"`` to outlive this driver. ``name`` tells services of one cluster apart.
 
     Returns when all of them listen. ConfigError (ArenaTooSmall, …) or ServiceFailed when one cannot
@@ -262,6 +266,8 @@ def serve_ray(
             budget_bytes=budget_bytes,
             backend=backend,
             arena_dir=arena_dir,
+            encrypt=encrypt,
+            prefault=prefault,
             start_timeout_s=start_timeout_s,
         ),
         shards_per_node=shards_per_node,

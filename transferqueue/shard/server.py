@@ -43,6 +43,7 @@ class ShardServer:
         backend: str,
         budget_bytes: int,
         arena_dir: str,
+        prefault: bool = False,
     ) -> None:
         self.slot = slot
         self.incarnation = secrets.token_hex(8)
@@ -50,7 +51,11 @@ class ShardServer:
         self._backend = open_backend(
             backend,
             BackendConfig(
-                service_id=service_id, slot=slot, budget_bytes=budget_bytes, directory=arena_dir
+                service_id=service_id,
+                slot=slot,
+                budget_bytes=budget_bytes,
+                directory=arena_dir,
+                options={"prefault": True} if prefault else {},
             ),
         )
         self._store = Store(slot=slot, space=self._backend)
