@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Ours(Adapter):
-    """``settings``: ``transport``, ``shards``, ``budget_bytes`` and ``arena_dir``, as in `serve`
-    and `connect`. Anything but shared memory and Unix sockets makes the service listen on
-    loopback."""
+    """``settings``: ``transport``, ``shards``, ``budget_bytes``, ``arena_dir`` and ``encrypt``,
+    as in `serve` and `connect`. Anything but shared memory and Unix sockets makes the service
+    listen on loopback."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__(settings)
@@ -37,6 +37,7 @@ class Ours(Adapter):
             budget_bytes=int(self.settings.get("budget_bytes", 1 << 30)),
             host="127.0.0.1" if self.transport == "tcp" else None,
             arena_dir=self.settings.get("arena_dir"),
+            encrypt=bool(self.settings.get("encrypt", True)),
         )
         self.join(self.service.address)
         return self.service.address

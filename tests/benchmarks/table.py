@@ -20,6 +20,7 @@ WIDTH = 200
 COLUMNS = (
     "ours",
     "ours, huge pages",
+    "ours, unencrypted",
     "ours, tcp",
     "ours, ipc",
     "ours, eager",

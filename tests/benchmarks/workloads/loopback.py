@@ -11,13 +11,16 @@ from tests.benchmarks.stage import Tally, check_digest, labels_of
 from tests.benchmarks.workloads.same_host import QUICK_SHAPE, SHAPE
 
 if TYPE_CHECKING:
-    from tests.benchmarks.report import Row
+    from tests.benchmarks.report import Figure, Row
     from tests.benchmarks.stage import Stage
     from tests.benchmarks.systems import RunningSystem
 
 OURS = s.OURS_TCP.with_settings("ours")
+OURS_PLAIN = OURS.with_settings("ours, unencrypted", encrypt=False)
+"""As the peers are."""
 SYSTEMS = (
     OURS,
+    OURS_PLAIN,
     s.OURS_IPC,
     s.ASCEND,
     s.REDIS_TCP,
@@ -53,10 +56,17 @@ class Loopback:
             tally.note_failures(systems)
         put, get = (tally.row(self.name, what, labels_of(systems)) for what in ("put", "get"))
         return [
-            replace(
-                put, figures=(at_least(put, 0.85, "raw socket"), at_least(put, 1.5, "Ascend TQ"))
-            ),
-            replace(
-                get, figures=(at_least(get, 0.85, "raw socket"), at_least(get, 4, "Ascend TQ"))
-            ),
+            replace(put, figures=_figures(put, over_peer=1.5)),
+            replace(get, figures=_figures(get, over_peer=4)),
         ]
+
+
+def _figures(row: Row, *, over_peer: float) -> tuple[Figure, ...]:
+    plain = OURS_PLAIN.label
+    return (
+        at_least(row, 0.85, "raw socket"),
+        at_least(row, 0.85, "ZMQ + CURVE"),
+        at_least(row, 0.85, "raw socket", of=plain, text="× raw socket, unencrypted"),
+        at_least(row, over_peer, "Ascend TQ"),
+        at_least(row, over_peer, "Ascend TQ", of=plain, text="× Ascend TQ, unencrypted"),
+    )
