@@ -28,10 +28,12 @@ if TYPE_CHECKING:
         DataProtoItem,
         all_gather_data_proto,
         collate_fn,
+        derived,
         deserialize_single_tensor,
         deserialize_tensordict,
         fold_batch_dim,
         pad_dataproto_to_divisor,
+        schema,
         serialize_single_tensor,
         serialize_tensordict,
         unfold_batch_dim,
@@ -78,7 +80,12 @@ _HOME = {
 }
 """Where each public name is defined."""
 
-_MODULES = {"errors": "transferqueue.errors", "samplers": "transferqueue.coordinator.samplers"}
+_MODULES = {
+    "derived": "transferqueue.view.derived",
+    "errors": "transferqueue.errors",
+    "samplers": "transferqueue.coordinator.samplers",
+    "schema": "transferqueue.view.schema",
+}
 
 __all__ = [
     "AsyncClaim",
@@ -101,12 +108,14 @@ __all__ = [
     "collate_fn",
     "connect",
     "connect_async",
+    "derived",
     "deserialize_single_tensor",
     "deserialize_tensordict",
     "errors",
     "fold_batch_dim",
     "pad_dataproto_to_divisor",
     "samplers",
+    "schema",
     "serialize_single_tensor",
     "serialize_tensordict",
     "serve",

@@ -118,6 +118,7 @@ def coordinator_bodies() -> dict[str, dict[str, Any]]:
         ops.ADVANCE_POLICY: {"version": 1, "partition": "p"},
         ops.STATUS: {},
         ops.HELD: {"partition": None},
+        ops.POLICY: {"partition": "p"},
     }
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.client.claims import AsyncClaim, PendingClaim
 from transferqueue.client.data_operations import DEFAULT_PARTITION
-from transferqueue.coordinator.policy import PartitionPolicy
+from transferqueue.client.policies import policy_of, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transferqueue.handle import BatchHandle
     from transferqueue.net.async_channel import AsyncChannel
     from transferqueue.view.lazy_dataproto import LazyDataProto
+    from transferqueue.view.schema import Schema
 
 
 class AsyncClient:
@@ -109,9 +110,11 @@ class AsyncClient:
         self, partition: str, *, timeout_s: float | None = None, **policy: Any
     ) -> None:
         """See `Client.create_partition`."""
-        await self._ops.control.create_partition(
-            partition, PartitionPolicy.from_plain(policy), timeout_s=timeout_s
-        )
+        await self._ops.control.create_partition(partition, policy_of(policy), timeout_s=timeout_s)
+
+    async def schema(self, partition: str, *, timeout_s: float | None = None) -> Schema | None:
+        """See `Client.schema`."""
+        return schema_of(await self._ops.control.policy(partition, timeout_s=timeout_s))
 
     def claim(
         self,

@@ -9,6 +9,7 @@ import numpy as np
 from transferqueue.client.claims import Granted
 from transferqueue.client.data_operations import DEFAULT_PARTITION, stored_name
 from transferqueue.client.inputs import names_of
+from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.errors import InvalidInput
 from transferqueue.fields import FieldSpec
 from transferqueue.handle import BatchHandle
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
-    from transferqueue.coordinator.policy import PartitionPolicy
     from transferqueue.coordinator.predicate import Predicate
     from transferqueue.coordinator.samplers import Sampler
     from transferqueue.wire.format import Message
@@ -47,6 +47,12 @@ class ControlOperations:
             {"partition": partition, "policy": policy.to_plain()},
             timeout_s=self._timeout(timeout_s),
         )
+
+    async def policy(self, partition: str, *, timeout_s: float | None = None) -> PartitionPolicy:
+        answer = await self._caller.coordinator(
+            ops.POLICY, {"partition": partition}, timeout_s=self._timeout(timeout_s)
+        )
+        return PartitionPolicy.from_plain(answer.body["policy"])
 
     async def claim(
         self,

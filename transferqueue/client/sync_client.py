@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from transferqueue.client.claims import Claim
 from transferqueue.client.data_operations import DEFAULT_PARTITION
-from transferqueue.coordinator.policy import PartitionPolicy
+from transferqueue.client.policies import policy_of, schema_of
 from transferqueue.net.sync_channel import run_blocking
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transferqueue.handle import BatchHandle
     from transferqueue.net.sync_channel import SyncChannelPool
     from transferqueue.view.lazy_dataproto import LazyDataProto
+    from transferqueue.view.schema import Schema
 
 T = TypeVar("T")
 
@@ -149,16 +150,23 @@ class Client:
         """Declare how a partition treats its samples.
 
         ``policy``: the settings of `PartitionPolicy`, e.g. ``tasks=["actor"]``,
-        ``retention="consumed"``, ``max_rows=``, ``max_bytes=``, ``max_staleness=``. The same
+        ``retention="consumed"``, ``max_rows=``, ``max_bytes=``, ``max_staleness=``, ``schema=`` (a
+        `tq.schema.Schema`, see `Client.schema`). The same
         declaration again changes nothing; another one is ``InvalidInput``. A partition that is
         never declared is made by its first put or claim, keeps samples until they are cleared, and
         takes any task.
         """
         self._run(
-            self._ops.control.create_partition(
-                partition, PartitionPolicy.from_plain(policy), timeout_s=timeout_s
-            )
+            self._ops.control.create_partition(partition, policy_of(policy), timeout_s=timeout_s)
         )
+
+    def schema(self, partition: str, *, timeout_s: float | None = None) -> Schema | None:
+        """The ``schema=`` that the partition was declared with, for putting and reading alike.
+
+        ``client.put(schema.shrink(batch), partition=...)`` stores the columns as it says, exactly
+        or not at all; ``schema.grow(client.view(handle))`` shows them as they were.
+        """
+        return schema_of(self._run(self._ops.control.policy(partition, timeout_s=timeout_s)))
 
     def claim(
         self,

@@ -73,6 +73,10 @@ class ControlPlane(ShardSide):
         """
         return self._finish(self._partitions.declare(name, policy, now_s))
 
+    def policy(self, name: str) -> PartitionPolicy:
+        """What was declared of a partition; UnknownPartition names near ones."""
+        return self._partitions.known(name).policy
+
     def drop_partition(self, name: str, *, now_s: float) -> list[Effect]:
         """Forget it and free all its rows; what waits on it is refused with UnknownPartition."""
         del now_s

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transferqueue.errors import InvalidInput, near_names
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_DELIVERIES_LIMIT = 62
 """Delivery counts are six bits in the table, and the last value means "that many or more"."""
@@ -82,6 +80,8 @@ class PartitionPolicy:
     """After this many deliveries without an ack a row is a dead letter of the task."""
     release_after: Mapping[str, str] = field(default_factory=dict)
     """field -> task: the field's cells are freed as soon as that task has acked the row."""
+    schema: Mapping[str, Any] | None = None
+    """How the columns are stored, for clients to read; means nothing here."""
 
     def __post_init__(self) -> None:
         self._check_retention()
@@ -98,6 +98,8 @@ class PartitionPolicy:
                 f"max_deliveries must be 1 to {MAX_DELIVERIES_LIMIT}, got {self.max_deliveries}"
             )
         self._check_release_after()
+        if self.schema is not None and not isinstance(self.schema, Mapping):
+            raise InvalidInput(f"schema must be a map of plain values, got {self.schema!r:.80}")
 
     def _check_retention(self) -> None:
         if self.retention is Retention.CONSUMED and not self.tasks:
@@ -135,6 +137,7 @@ class PartitionPolicy:
             retention=self.retention.value,
             on_stale=self.on_stale.value,
             release_after=dict(self.release_after),
+            schema=None if self.schema is None else dict(self.schema),
         )
         return plain
 

@@ -89,6 +89,7 @@ class CoordinatorServer:
                 ops.ADVANCE_POLICY: self._advance_policy,
                 ops.STATUS: self._status,
                 ops.HELD: self._held,
+                ops.POLICY: self._policy,
             },
             mutating=_MUTATING,
             on_cancel=self._cancel,
@@ -296,6 +297,10 @@ class CoordinatorServer:
                 "keys_refused": self._server.num_keys_refused,
             }
         )
+
+    def _policy(self, request: Request) -> Reply:
+        policy = self._plane.policy(str(request.body["partition"]))
+        return Reply(body={"policy": policy.to_plain()})
 
     def _held(self, request: Request) -> Reply:
         return Reply(

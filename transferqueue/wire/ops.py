@@ -17,6 +17,7 @@ SELECT: Final = "select"
 UPDATE_TAGS: Final = "update_tags"
 ADVANCE_POLICY: Final = "advance_policy"
 HELD: Final = "held"
+POLICY: Final = "policy"
 
 # client → shard
 PUT: Final = "put"
