@@ -61,6 +61,8 @@ class ServiceConfig:
     """Folder of the shared-memory arena; ``None``: ``$TRANSFERQUEUE_ARENA_DIR`` or ``/dev/shm``."""
     host: str | None = None
     """Interface to listen on for other hosts, e.g. ``"10.0.0.5"``; ``None``: this host only."""
+    restart: bool = True
+    """Whether a process that dies is started again, with what it held."""
     start_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:

@@ -201,6 +201,15 @@ class Partition:
         at = split_by_slot(uids).get(slot)
         return [] if at is None else self.cleared(uids[at], {}, now_s)
 
+    def lose_others(self, slot: int, uids: Uids, now_s: float) -> list[Effect]:
+        """Of the slot only these rows, ascending, are still there."""
+        mine = self.table.uids(self.table.present_rows())
+        at = split_by_slot(mine).get(slot)
+        if at is None:
+            return []
+        lost = np.setdiff1d(mine[at], uids, assume_unique=True)
+        return self.cleared(lost, {}, now_s) if len(lost) else []
+
     def frees_of(self, slot: int) -> list[Effect]:
         """The frees that this slot has not reported as done."""
         rows = self.table.freeing_rows()

@@ -56,6 +56,7 @@ class CoordinatorServer:
         endpoints: Sequence[str],
         keys: ServiceKeys | None,
         num_shards: int,
+        journal_path: str | None = None,
     ) -> None:
         self.service_id = service_id
         self.incarnation = secrets.token_hex(8)
@@ -106,7 +107,9 @@ class CoordinatorServer:
     def stop(self) -> None:
         self._server.stop()
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = False) -> None:
+        """``keep``: leave the journal for a successor."""
+        del keep
         self._server.close()
 
     # -- time and effects -----------------------------------------------------------------------

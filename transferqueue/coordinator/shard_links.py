@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from transferqueue.coordinator.answers import spec_from_wire
 from transferqueue.net.server import Handler, Reply, Request, Server
@@ -15,6 +17,8 @@ from transferqueue.wire.tags import read_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from transferqueue.coordinator.control_plane import ControlPlane
     from transferqueue.coordinator.effects import Effect, FreeRows
@@ -32,6 +36,8 @@ class ShardLink:
     """What clients need to choose a way to it: boot id, arena, …"""
     next_event: int = 1
     """The event of its stream that comes next; earlier ones are repeats."""
+    told: list[NDArray[np.int64]] | None = field(default_factory=list)
+    """The rows that its account named so far; ``None`` when all of it has come."""
 
 
 class ShardLinks:
@@ -67,7 +73,8 @@ class ShardLinks:
         self._server = server
 
     def __len__(self) -> int:
-        return len(self._shards)
+        """Shards that have come and told all that they hold."""
+        return sum(shard.told is None for shard in self._shards.values())
 
     @property
     def slots(self) -> list[int]:
@@ -126,7 +133,6 @@ class ShardLinks:
                 facts=dict(body["facts"]),
             )
             self._carry_out(self._plane.slot_joined(slot, now_s=time.monotonic()))
-            self._on_joined()
         shard.peer = request.peer
         if is_new:
             self._tell_limited([shard])
@@ -138,18 +144,35 @@ class ShardLinks:
         shard = self._shards.get(request.number("slot"))
         if shard is None:
             return Reply(body={"next_event": 0, "incarnation": self._incarnation})
-        if request.body["number"] == shard.next_event:
+        is_for_me = request.body["to"] == self._incarnation
+        if is_for_me and request.body["number"] == shard.next_event:
             shard.next_event += 1
-            self._carry_out(self._apply_event(shard.slot, request))
+            if request.body["kind"] == ops.WHOLE:
+                self._carry_out(self._whole(shard, request.number("next_sequence")))
+            else:
+                self._carry_out(self._apply_event(shard, request))
         return Reply(body={"next_event": shard.next_event, "incarnation": self._incarnation})
 
-    def _apply_event(self, slot: int, request: Request) -> list[Effect]:
+    def _whole(self, shard: ShardLink, next_sequence: int) -> list[Effect]:
+        """A shard has told of all of its rows."""
+        told, shard.told = shard.told, None
+        uids = np.unique(np.concatenate([np.empty(0, np.int64), *(told or ())]))
+        effects = self._plane.slot_told(
+            shard.slot, uids, next_sequence=next_sequence, now_s=time.monotonic()
+        )
+        self._on_joined()
+        return effects
+
+    def _apply_event(self, shard: ShardLink, request: Request) -> list[Effect]:
+        slot = shard.slot
         body, arrays = request.body, ArrayReader(request.frames)
         now_s, partition, uids = (
             time.monotonic(),
             str(body["partition"]),
             arrays.int64s(body["uids"]),
         )
+        if body["kind"] == ops.COMMITTED and shard.told is not None:
+            shard.told.append(uids)
         if body["kind"] == ops.CLEARED:
             return self._plane.cleared(now_s=now_s, slot=slot, partition=partition, uids=uids)
         return self._plane.commit(

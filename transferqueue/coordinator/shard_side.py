@@ -82,6 +82,20 @@ class ShardSide:
             effects += partition.frees_of(slot) + partition.settle(now_s)
         return self._finish(effects + self._partitions.frees_of_dropped(slot))
 
+    def slot_told(
+        self, slot: int, uids: NDArray[np.int64], *, next_sequence: int, now_s: float
+    ) -> list[Effect]:
+        """A shard that is another process now has told of all its rows: ascending ``uids``.
+
+        Others of the slot are gone: known ones, which it lost, and every one below
+        ``next_sequence`` that nobody will put any more.
+        """
+        effects: list[Effect] = []
+        for partition in self._partitions:
+            effects += partition.lose_others(slot, uids, now_s)
+        self._partitions.gone.add_all_but(slot, uids, next_sequence)
+        return self._finish(effects)
+
     def slot_lost(self, slot: int, *, now_s: float) -> list[Effect]:
         """A shard is gone for good: so are its rows; what waits for them is told."""
         effects: list[Effect] = []
