@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,18 @@ from transferqueue.coordinator.server import CoordinatorServer
 from transferqueue.shard.server import ShardServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from transferqueue.coordinator.control_plane import ControlPlane
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "not within the time"
+        time.sleep(0.01)
+
 
 SERVICE_ID = "0123456789abcdef"
 
@@ -24,23 +35,53 @@ class InProcess:
     def __init__(self, folder: Path, *, budget_bytes: int, epoch: int = 0) -> None:
         self._folder = folder
         self._budget_bytes = budget_bytes
+        self._num_coordinators = 0
+        self.coordinator_journal = f"{folder}/coordinator.journal"
+        self.start_coordinator()
+        self.shard = self._make_shard(epoch)
+        self._shard_thread = self._run(self.shard)
+        self.client = tq.connect(self.coordinator.endpoints[0], timeout_s=10)
+
+    def start_coordinator(self) -> None:
         self.coordinator = CoordinatorServer(
             service_id=SERVICE_ID,
-            endpoints=[f"ipc://{folder}/coordinator.sock"],
+            endpoints=[f"ipc://{self._folder}/coordinator.sock"],
             keys=None,
             num_shards=1,
+            journal_path=self.coordinator_journal,
+            epoch=self._num_coordinators,
         )
-        self._threads = [self._run(self.coordinator)]
-        self.shard = self._make_shard(epoch)
-        self._threads.append(self._run(self.shard))
-        self.client = tq.connect(self.coordinator.endpoints[0], timeout_s=10)
+        self._num_coordinators += 1
+        self._coordinator_thread = self._run(self.coordinator)
+
+    def stop_coordinator(self, *, keep: bool = True) -> None:
+        self.coordinator.stop()
+        self._coordinator_thread.join()
+        self.coordinator.close(keep=keep)
+
+    def restart_coordinator(self) -> None:
+        self.stop_coordinator()
+        self.start_coordinator()
+
+    def links_are_deaf(self) -> None:
+        """What the coordinator orders from now on gets lost."""
+        self.coordinator._links.order_free = lambda effect: None  # type: ignore[method-assign]
+
+    @property
+    def plane(self) -> ControlPlane:
+        return self.coordinator._plane
+
+    def is_settled(self) -> bool:
+        """Whether the coordinator has heard of all that happened, and the shard of its orders."""
+        freeing = sum(partition.table.num_freeing for partition in self.plane.partitions)
+        return self.shard._uplink.num_unsent == 0 and freeing == 0
 
     def _make_shard(self, epoch: int) -> ShardServer:
         return ShardServer(
             service_id=SERVICE_ID,
             slot=0,
             endpoints=[f"ipc://{self._folder}/shard.sock"],
-            coordinator=self.coordinator.endpoints[0],
+            coordinator=f"ipc://{self._folder}/coordinator.sock",
             keys=None,
             backend="shm",
             budget_bytes=self._budget_bytes,
@@ -67,19 +108,17 @@ class InProcess:
         if before is not None:
             before()
         self.shard = self._make_shard(epoch)
-        self._threads.append(self._run(self.shard))
+        self._shard_thread = self._run(self.shard)
 
     def _stop_shard(self, *, keep: bool) -> None:
         self.shard.stop()
-        self._threads.pop().join()
+        self._shard_thread.join()
         self.shard.close(keep=keep)
 
     def close(self) -> None:
         self.client.close()
         self._stop_shard(keep=False)
-        self.coordinator.stop()
-        self._threads.pop().join()
-        self.coordinator.close()
+        self.stop_coordinator(keep=False)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-import transferqueue as tq
-from tests.recovery.shard_in_process import InProcess, in_process
+from tests.recovery.shard_in_process import InProcess, in_process, wait_until
 from transferqueue.errors import FieldSpecMismatch, RowsGone, RowsLost, StorageFull
 from transferqueue.journal.file import read_journal
 from transferqueue.shard.allocator import RangeAllocator
 from transferqueue.shard.recovery import Recovery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    import transferqueue as tq
     from transferqueue.shard.store import Store
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "not within the time"
-        time.sleep(0.01)
 
 
 def cells_of(store: Store) -> dict[str, Any]:
@@ -40,8 +30,14 @@ def cells_of(store: Store) -> dict[str, Any]:
         uids = table.uids()
         for field, present, cells in table.columns():
             specs = [str(store.specs[int(spec)]) for spec in store.slabs.spec_id[cells.slabs]]
-            rows = zip(uids[present].tolist(), cells.starts.tolist(), cells.lengths.tolist(), specs)
-            found[f"{name}.{field}"] = list(rows)
+            places = zip(
+                uids[present].tolist(),
+                cells.starts.tolist(),
+                cells.lengths.tolist(),
+                specs,
+                strict=True,
+            )
+            found[f"{name}.{field}"] = list(places)
     return found
 
 

@@ -73,6 +73,11 @@ class JournalFile:
             os.close(self._fd)
         self._fd, self.num_bytes = fd, num_bytes
 
+    def remove(self) -> None:
+        """Delete the file."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
     def close(self) -> None:
         """Let go of the file; it stays. Idempotent."""
         fd, self._fd = self._fd, -1

@@ -60,6 +60,12 @@ class ChildProcess:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended it."""
+        status = self._process.poll()
+        return status is not None and status < 0
+
     def wait_ready(self, deadline_s: float, *, give_up: int | None = None) -> dict[str, Any]:
         """What the child said when it began to listen. Its own error, or ServiceFailed, also when
         the descriptor ``give_up`` becomes readable before."""

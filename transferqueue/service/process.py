@@ -46,6 +46,7 @@ def make_server(settings: dict[str, Any]) -> Runnable:
             keys=keys,
             num_shards=settings["num_shards"],
             journal_path=settings.get("journal_path"),
+            epoch=settings.get("epoch", 0),
         )
     from transferqueue.shard.server import ShardServer
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_FAILED_STARTS = 5
-"""In a row, of one child."""
+"""In a row, of one child, that ended by themselves. One that somebody kills is tried for ever."""
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 0.5
 """Before a child that did not live long is started again, rising."""
@@ -155,8 +155,9 @@ class Supervisor:
         self._watch_end(ward, selector)
 
     def _could_not_start(self, ward: _Ward, error: TransferQueueError) -> None:
+        was_killed = ward.process.was_killed  # not by the next line, which ends one that hangs
         ward.process.stop()
-        ward.num_failed += 1
+        ward.num_failed += not was_killed
         if ward.num_failed >= MAX_FAILED_STARTS:
             _log.error("%s could not be started again, and is given up: %s", ward.name, error)
             self.failures[ward.name] = error

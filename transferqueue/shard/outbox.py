@@ -48,10 +48,9 @@ class Outbox:
         self._next_number += 1
 
     def begin(self, told: Iterable[Any]) -> None:
-        """The receiver knows nothing: number what is kept from 1 on, and ``told`` behind it."""
-        everything = [*(event.what for event in self._kept), *told]
-        self._kept = deque(Event(number=n, what=w) for n, w in enumerate(everything, start=1))
-        self._next_number = len(everything) + 1
+        """The receiver is another one: keep these instead, numbered from 1 on."""
+        self._kept = deque(Event(number=n, what=w) for n, w in enumerate(told, start=1))
+        self._next_number = len(self._kept) + 1
         self._num_sent = self._sent_at_heartbeat = 0
 
     def kept(self) -> list[Any]:

@@ -125,7 +125,14 @@ class Recovery:
             kept = {name: _of_rows(value, there) for name, value in tags.items()}
             if there.any():
                 found.append(
-                    Committed(partition=partition, uids=uids[there], specs={}, nbytes={}, tags=kept)
+                    Committed(
+                        partition=partition,
+                        uids=uids[there],
+                        specs={},
+                        nbytes={},
+                        tags=kept,
+                        is_again=True,
+                    )
                 )
         return found
 

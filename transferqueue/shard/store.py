@@ -63,6 +63,8 @@ class Committed:
     specs: Mapping[str, FieldSpec]
     nbytes: Mapping[str, int]
     tags: Mapping[str, Any]
+    is_again: bool = False
+    """It is not known whether the coordinator, or the one before it, has heard of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.shard.admission import FIRST_REQUEST_ID
@@ -112,8 +112,11 @@ class Uplink:
     def _hear_answer(self, message: Message) -> None:
         incarnation, next_event = str(message.body["incarnation"]), int(message.body["next_event"])
         if message.request_id == 0 and incarnation != self._listener:
+            kept = [what for what in self._outbox.kept() if not isinstance(what, Whole)]
+            if self._listener is not None:
+                kept = [_again(what) for what in kept]
             self._listener = incarnation
-            self._outbox.begin(self._account())
+            self._outbox.begin([*kept, *self._account()])
             self._on_new()
         elif message.request_id == 0:
             self._outbox.answer_to_heartbeat(next_event)
@@ -135,9 +138,14 @@ class Uplink:
         return Message(op=ops.EVENT, request_id=event.number, body=body, frames=arrays.frames)
 
 
+def _again(what: Committed | Cleared) -> Committed | Cleared:
+    return replace(what, is_again=True) if isinstance(what, Committed) else what
+
+
 def _committed_body(committed: Committed, arrays: ArrayWriter) -> dict[str, Any]:
     return {
         "kind": ops.COMMITTED,
+        "again": committed.is_again,
         "partition": committed.partition,
         "uids": arrays.add(committed.uids),
         "fields": {name: list(spec.to_wire()) for name, spec in committed.specs.items()},
