@@ -39,7 +39,7 @@ from transferqueue.errors import Malformed, ServiceFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ORPHAN_GRACE_S = 600.0
+ORPHAN_GRACE_S = 60.0
 """How long what a dead shard left is kept for the guardian that should restart it."""
 
 _NEW_SUFFIX = "new"
