@@ -67,6 +67,8 @@ class ServiceConfig:
     prefault: bool = False
     """Take all memory of the budget from the start, in the background: a page costs ten times more
     at its first use than later."""
+    restart: bool = True
+    """Whether a process that dies is started again, with what it held."""
     start_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@
     │   ├── FieldsMissing               some rows lack a field
     │   ├── RowsGone                    rows were cleared
     │   ├── TransferExpired             a put or get that a shard no longer keeps for its client
+    │   ├── ArenaReplaced               a shard began anew, and its memory is another one
     │   └── RowsLost                    rows were on a shard that is gone for good
     ├── FieldExists                     a cell is written once
     ├── PutCut                          new fields are stored for some of the samples only
@@ -53,6 +54,7 @@
     │   └── TransferUnfinished          a large put or get was under way when its time was up
     ├── NoService                       no address given and no running service found
     ├── ServiceFailed                   a service process did not start or has died
+    ├── JournalDamaged                  what a restarted process should go on from cannot be trusted
     ├── Closed                          the client or service was closed
     ├── ForkedClient                    a client used in a process that its own was forked into
     ├── WireError                       bytes that are not ours
@@ -391,6 +393,16 @@ class TransferExpired(Missing):
         return f"no {operation} {number} is under way on shard {slot}: do it again."
 
 
+class ArenaReplaced(Missing):
+    """The client has the memory mapped that a shard had before it began anew without its rows."""
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(slot)
+
+    def __str__(self) -> str:
+        return f"shard {self.args[0]} has another memory than the one mapped here: connect again."
+
+
 class FieldExists(TransferQueueError):
     """A cell is written once."""
 
@@ -660,6 +672,17 @@ class ServiceFailed(TransferQueueError):
     def __str__(self) -> str:
         process, reason = self.args
         return f"{process}: {reason}"
+
+
+class JournalDamaged(TransferQueueError):
+    """A journal holds what its writer never wrote, so nothing of it can be used."""
+
+    def __init__(self, path: str, at_byte: int, why: str) -> None:
+        super().__init__(path, at_byte, why)
+
+    def __str__(self) -> str:
+        path, at_byte, why = self.args
+        return f"{path or 'the journal'} is damaged at byte {at_byte:,}: {why}."
 
 
 class Closed(TransferQueueError):

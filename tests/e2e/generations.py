@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from transferqueue.errors import RowsGone, StorageFull
+from transferqueue.errors import RowsGone, StorageFull, TransferExpired
 
 if TYPE_CHECKING:
     import transferqueue as tq
@@ -50,8 +50,9 @@ def num_mixed(columns: dict[str, Any]) -> int:
 class Churn:
     """What one client does; every tensor that it holds is looked at again before it lets go."""
 
-    def __init__(self, client: tq.Client, seed: int) -> None:
+    def __init__(self, client: tq.Client, seed: int, *, put_timeout_s: float = 0.2) -> None:
         self._client = client
+        self._put_timeout_s = put_timeout_s
         self._dice = random.Random(seed)
         self._next_seed = seed * 1_000_003
         self._held: list[dict[str, Any]] = []
@@ -65,9 +66,9 @@ class Churn:
         seeds = self._next_seed + np.arange(count)
         self._next_seed += count
         try:
-            self._client.put(rows(seeds), partition=PARTITION, timeout_s=0.2)
+            self._client.put(rows(seeds), partition=PARTITION, timeout_s=self._put_timeout_s)
             self.counts["put"] += count
-        except StorageFull:
+        except (StorageFull, TransferExpired):  # the latter: its shard was killed, and no time left
             self.counts["full"] += 1
             self._look()
             self._clear()

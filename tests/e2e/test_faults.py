@@ -155,7 +155,7 @@ def test_a_reader_that_hangs_keeps_what_it_looks_at(service: tq.Service, client:
 
 def test_a_shard_that_is_killed_is_unreachable_in_time_and_nothing_hangs() -> None:
     with (
-        tq.serve(shards=2, budget_bytes=64 * MIB) as service,
+        tq.serve(shards=2, budget_bytes=64 * MIB, restart=False) as service,
         tq.connect(service.address, timeout_s=1.0) as client,
     ):
         handles = [client.put({"x": torch.ones(4, 1 << 18)}) for _ in range(2)]
@@ -182,7 +182,7 @@ def test_a_shard_that_is_killed_is_unreachable_in_time_and_nothing_hangs() -> No
 
 def test_a_put_over_two_shards_of_which_one_is_dead_leaves_nothing_on_the_other() -> None:
     with (
-        tq.serve(shards=2, budget_bytes=16 * MIB) as service,
+        tq.serve(shards=2, budget_bytes=16 * MIB, restart=False) as service,
         tq.connect(service.address, timeout_s=1.0, transport="ipc") as client,
     ):
         os.kill(service.pids["shard-1"], signal.SIGKILL)

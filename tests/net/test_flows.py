@@ -131,7 +131,7 @@ def test_every_chunk_is_taken_once(face: str, chunks: Chunks, endpoint: str) -> 
 def test_a_chunk_that_was_lost_is_asked_for_again(
     face: str, chunks: Chunks, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending, "ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr(pending, "FIRST_ASK_S", 0.1)
     chunks.lose = {3, 17}
     taker = Taker(endpoint, 20)
     carry_out(face, taker)

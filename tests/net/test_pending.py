@@ -16,7 +16,7 @@ from transferqueue.errors import (
     TransferQueueError,
     TransferUnfinished,
 )
-from transferqueue.net.calls import ASK_AGAIN_S, RESUME, UNKNOWN, WORKING, Call, Flow
+from transferqueue.net.calls import ASK_AGAIN_S, FIRST_ASK_S, RESUME, UNKNOWN, WORKING, Call, Flow
 from transferqueue.net.pending import PendingCalls, PendingFlows
 from transferqueue.wire.format import ERROR_OP, OK_OP, Message, encode_error
 
@@ -82,12 +82,19 @@ def test_only_peers_that_are_silent_are_asked_and_not_too_often() -> None:
     one, two = calls(1, "ipc://a")[0], calls(1, "ipc://b")[0]
     pending = PendingCalls([one, two])
     pending.first(0.0)
-    assert pending.next_ask_s() == ASK_AGAIN_S
-    pending.settle(state(two, WORKING), 1.0)
-    assert pending.quiet(ASK_AGAIN_S) == [one]
-    assert pending.quiet(ASK_AGAIN_S) == []
-    assert pending.next_ask_s() == 1.0 + ASK_AGAIN_S
-    assert pending.quiet(2 * ASK_AGAIN_S) == [one, two]
+    assert pending.next_ask_s() == FIRST_ASK_S
+    pending.settle(state(two, WORKING), 0.1)
+    assert pending.quiet(FIRST_ASK_S) == [one]
+    assert pending.quiet(FIRST_ASK_S) == []
+    assert pending.next_ask_s() == 0.1 + FIRST_ASK_S
+    assert pending.quiet(4 * FIRST_ASK_S) == [one, two]
+    now_s = 4 * FIRST_ASK_S
+    for _ in range(9):
+        now_s = pending.next_ask_s()
+        pending.quiet(now_s)
+    assert pending.next_ask_s() - now_s <= ASK_AGAIN_S
+    assert pending.quiet(now_s + ASK_AGAIN_S) == [one, two]
+    assert pending.next_ask_s() == now_s + 2 * ASK_AGAIN_S
 
 
 def test_when_the_time_is_up_each_call_without_an_answer_is_unreachable() -> None:
@@ -270,3 +277,14 @@ def test_flows_without_calls_are_done_at_once() -> None:
     assert pending.first(0.0) == []
     assert not pending
     pending.raise_failure()
+
+
+def test_a_call_that_is_sent_again_leaves_its_peer_the_time_that_is_left() -> None:
+    (call,) = calls(1)
+    call = call.with_timeout(5.0)
+    pending = PendingCalls([call])
+    pending.first(10.0)
+    (again,) = pending.settle(state(call, UNKNOWN), 12.0)
+    assert (again.request_id, again.body["timeout_s"]) == (call.request_id, 3.0)
+    (again,) = pending.settle(state(call, UNKNOWN), 99.0)
+    assert again.body["timeout_s"] == 0.0

@@ -190,7 +190,7 @@ def test_a_lost_request_is_sent_again_and_stored_once(
     tmp_path: Path, pool: SyncChannelPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first server takes the request and dies without an answer; the next one gets it."""
-    monkeypatch.setattr(pending, "ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr(pending, "FIRST_ASK_S", 0.1)
     endpoint = f"ipc://{tmp_path}/s.sock"
     context = zmq.Context()
     deaf = context.socket(zmq.ROUTER)
@@ -272,7 +272,7 @@ async def test_a_lost_request_is_sent_again_by_the_async_channel_too(
 ) -> None:
     import asyncio
 
-    monkeypatch.setattr(pending, "ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr(pending, "FIRST_ASK_S", 0.1)
     endpoint = f"ipc://{tmp_path}/s.sock"
     context = zmq.Context()
     deaf = context.socket(zmq.ROUTER)

@@ -134,6 +134,9 @@ def test_its_address_and_keys_work_without_ray_too(service: RayService) -> None:
 def test_a_process_that_is_killed_is_started_again_where_it_was(service: RayService) -> None:
     with tq.connect(timeout_s=60) as client:
         before = service.pids()
+        kept = [client.put({"x": torch.full((6, 40_000), float(n))}, tags={"n": n}) for n in (0, 1)]
+        held = client.get(kept[1])["x"]
+        claim = client.claim(task="t", fields=["x"], n=6)
         for process in ("coordinator", "shard-1"):
             os.kill(before[process], signal.SIGKILL)
             assert client.status()["service_id"] == service.service_id
@@ -143,6 +146,12 @@ def test_a_process_that_is_killed_is_started_again_where_it_was(service: RayServ
         assert after["shard-1"] != before["shard-1"]
         handle = client.put({"x": torch.ones(8, 4)})
         assert client.get(handle)["x"].sum() == 32
+        for n in (0, 1):
+            assert client.get(kept[n])["x"].unique().tolist() == [float(n)]
+            assert len(client.select(where=tq.tag("n") == n)) == 6
+        assert held.unique().tolist() == [1.0]
+        claim.ack()
+        del held
 
 
 def test_a_node_that_joins_gets_a_shard(cluster: Any, service: RayService) -> None:

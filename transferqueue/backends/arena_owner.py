@@ -34,17 +34,18 @@ from transferqueue.backends.arena_address import (
     boot_id,
     parse_stem,
 )
-from transferqueue.errors import Malformed
+from transferqueue.errors import Malformed, ServiceFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ORPHAN_GRACE_S = 600.0
+ORPHAN_GRACE_S = 60.0
 """How long what a dead shard left is kept for the guardian that should restart it."""
 
 _NEW_SUFFIX = "new"
 _ORPHAN_SUFFIX = "orphan"
 _NEW_GRACE_S = 60.0
+_LOOK_AGAIN_S = 0.02
 
 _log = logging.getLogger(__name__)
 
@@ -169,15 +170,28 @@ class ArenaLock:
             os.close(fd)
 
 
-def find_arena(directory: str, service_id: str, slot: int) -> ArenaLock | None:
-    """Lock what an earlier process of this service and slot left, if anything."""
-    for path in _lock_files(Path(directory)):
-        parsed = parse_stem(path.stem)
-        if parsed is not None and parsed[:2] == (service_id, slot):
-            lock = ArenaLock.take(str(path))
-            if lock is not None:
-                return lock
-    return None
+def find_arena(
+    directory: str, service_id: str, slot: int, *, wait_s: float = 0.0
+) -> ArenaLock | None:
+    """Lock what an earlier process of this service and slot left, if anything.
+
+    ``wait_s``: how long to wait for that process to end; `ServiceFailed` when it does not.
+    """
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        held = None
+        for path in _lock_files(Path(directory)):
+            parsed = parse_stem(path.stem)
+            if parsed is not None and parsed[:2] == (service_id, slot):
+                lock = ArenaLock.take(str(path))
+                if lock is not None:
+                    return lock
+                held = path
+        if held is None or not wait_s:
+            return None
+        if time.monotonic() >= deadline_s:
+            raise ServiceFailed(f"shard {slot}", f"an earlier process still holds {held}")
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def remove_leftovers(directory: str, *, now_s: float | None = None) -> list[str]:

@@ -202,6 +202,13 @@ class Backend(ABC):
         return {}
 
     @property
+    def journal_path(self) -> str | None:
+        """A file beside the bytes, that lives as long as they do, where the shard writes down what
+        they are; ``None`` where nothing outlives the process. ``close`` without ``keep`` removes
+        it."""
+        return None
+
+    @property
     def recovered(self) -> bool:
         """Whether ``recover=True`` found the bytes of an earlier process."""
         return False

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES = 256 << 20
 
+PREDECESSOR_END_S = 10.0
+"""How long a successor waits for the process before it to let go of the arena."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +76,12 @@ class ShmBackend(ArenaBackend):
         directory = config.directory or default_arena_dir()
         segment_bytes, prefault = _options(config.options)
         try:
-            earlier = find_arena(directory, config.service_id, config.slot)
+            earlier = find_arena(
+                directory,
+                config.service_id,
+                config.slot,
+                wait_s=PREDECESSOR_END_S if config.recover else 0.0,
+            )
             if earlier is not None:
                 if config.recover:
                     return cls._take_over(earlier, config, prefault=prefault)
@@ -102,6 +110,10 @@ class ShmBackend(ArenaBackend):
             )
         earlier.rewrite(_record(config, address))
         return cls(earlier, recovered=True, prefault=prefault)
+
+    @property
+    def journal_path(self) -> str:
+        return f"{self.address.directory}/{self.address.stem}.journal"
 
     @property
     def recovered(self) -> bool:

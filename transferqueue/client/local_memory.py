@@ -22,7 +22,7 @@ from transferqueue.backends.arena_owner import ProcessId, pid_namespace
 from transferqueue.backends.gather import gather
 from transferqueue.backends.shm_reader import VIEW_FROM_BYTES, ShmReader
 from transferqueue.client.forks import Forks
-from transferqueue.errors import Malformed
+from transferqueue.errors import Malformed, ServiceUnreachable
 from transferqueue.net.calls import Call
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.wire import ops
@@ -34,8 +34,15 @@ if TYPE_CHECKING:
     from transferqueue.backends.private_views import View
     from transferqueue.net.keys import ClientKeys
 
-CHECK_CHILDREN_S = 0.5
-"""How often forked children are looked for, while something is kept for them."""
+LOOK_AGAIN_S = 0.5
+"""How often forked children are looked for, while something is kept for them, and shards that did
+not answer are told again."""
+
+ANSWER_S = 0.5
+"""How long a shard has to answer that it knows of the end of leases."""
+
+MAX_UNTOLD = 65_536
+"""Leases of one shard, the newest, that it is told of when it is back."""
 
 
 def arena_within_reach(facts: Mapping[str, Any]) -> ArenaAddress | None:
@@ -56,7 +63,7 @@ def arena_within_reach(facts: Mapping[str, Any]) -> ArenaAddress | None:
 class _Held:
     """What a lease holds. Outlives the lease by the time it takes to give it back."""
 
-    slot: int
+    reader: ShmReader
     endpoint: str
     lease_id: int
     number: int
@@ -81,12 +88,29 @@ class LocalMemory:
     """Everything one client has mapped. ``arenas``: those within reach, by shard slot."""
 
     def __init__(self, arenas: Mapping[int, ArenaAddress], keys: ClientKeys | None) -> None:
+        self._arenas = dict(arenas)
         self._readers = {slot: ShmReader(arena) for slot, arena in arenas.items()}
-        self._returns = LeaseReturns(self._readers, keys)
+        self._returns = LeaseReturns(keys)
         process = ProcessId.of(os.getpid())
         assert process is not None
         self.process: dict[str, Any] = asdict(process)
         """This process, as the shards are told whom they lend memory to."""
+
+    def process_for(self, slot: int) -> dict[str, Any]:
+        """This process, and which memory of the shard it has mapped."""
+        return {**self.process, "arena": self._arenas[slot].token}
+
+    def look_again(self, arenas: Mapping[int, ArenaAddress]) -> None:
+        """Shards may have another memory now. What was got from an earlier one stays valid."""
+        for slot, arena in arenas.items():
+            known = self._arenas.get(slot)
+            if known is not None and known.token != arena.token:
+                earlier = self._readers[slot]
+                self._readers[slot], self._arenas[slot] = ShmReader(arena), arena
+                earlier.close()
+        for slot in self._arenas.keys() - arenas.keys():
+            del self._arenas[slot]
+            self._readers.pop(slot).close()
 
     def reaches(self, slot: int) -> bool:
         return slot in self._readers
@@ -97,14 +121,14 @@ class LocalMemory:
 
     def lease(self, slot: int, endpoint: str, lease_id: int) -> Lease:
         """The lease that a shard gave, to be held by what is read under it."""
-        return self._returns.lease(slot, endpoint, lease_id)
+        return self._returns.lease(self._readers[slot], endpoint, lease_id)
 
     def read(self, lease: Lease, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Bytes of ranges, in order, the caller's own to edit. uint8[sum(sizes)].
 
         One large range is a copy-on-write view that holds the lease; anything else is a copy.
         """
-        reader = self._readers[lease.held.slot]
+        reader = lease.held.reader
         if len(starts) == 1 and int(sizes[0]) >= VIEW_FROM_BYTES:
             with contextlib.suppress(OSError):  # no address space left for a view: copy
                 viewed, view = reader.view(int(starts[0]), int(sizes[0]), keep=lease)
@@ -131,18 +155,19 @@ class LocalMemory:
 class LeaseReturns:
     """Gives leases back to their shards, from a thread that starts with the first lease."""
 
-    def __init__(self, readers: Mapping[int, ShmReader], keys: ClientKeys | None) -> None:
-        self._readers = readers
+    def __init__(self, keys: ClientKeys | None) -> None:
         self._keys = keys
         self._ended: queue.SimpleQueue[_Held | None] = queue.SimpleQueue()
         self._kept: list[_Held] = []
         """Have ended here, but a forked child may still look."""
+        self._untold: dict[str, list[int]] = defaultdict(list)
+        """By endpoint, leases that have ended and whose shard has not answered that it knows."""
         self._forks = Forks()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def lease(self, slot: int, endpoint: str, lease_id: int) -> Lease:
+    def lease(self, reader: ShmReader, endpoint: str, lease_id: int) -> Lease:
         with self._lock:
             self._forks.num_leases += 1
             self._forks.num_live += 1
@@ -152,7 +177,7 @@ class LeaseReturns:
                     target=self._run, name="transferqueue-leases", daemon=True
                 )
                 self._thread.start()
-        held = _Held(slot=slot, endpoint=endpoint, lease_id=lease_id, number=number, views=[])
+        held = _Held(reader=reader, endpoint=endpoint, lease_id=lease_id, number=number, views=[])
         return Lease(held, self._ended)
 
     def close(self) -> None:
@@ -180,7 +205,8 @@ class LeaseReturns:
         """Wait for leases to end; those that have, and that no forked child may look at."""
         batch: list[_Held | None] = [*self._kept]
         with contextlib.suppress(queue.Empty):
-            batch.append(self._ended.get(timeout=CHECK_CHILDREN_S if self._kept else None))
+            is_waiting = bool(self._kept or self._untold)
+            batch.append(self._ended.get(timeout=LOOK_AGAIN_S if is_waiting else None))
             while True:
                 batch.append(self._ended.get_nowait())
         ended = [held for held in batch if held is not None]
@@ -189,21 +215,26 @@ class LeaseReturns:
         return [held for held in ended if held.number not in kept]
 
     def _give_back(self, channels: SyncChannelPool, batch: list[_Held]) -> None:
-        by_shard: dict[tuple[int, str], list[_Held]] = defaultdict(list)
+        by_arena: dict[ShmReader, list[_Held]] = defaultdict(list)
         for held in batch:
-            by_shard[held.slot, held.endpoint].append(held)
-        for (slot, _), ended in by_shard.items():
+            by_arena[held.reader].append(held)
+            self._untold[held.endpoint].append(held.lease_id)
+        for reader, ended in by_arena.items():
             # Pages that were edited are dropped first: the shard may reuse the space at once.
-            self._readers[slot].end([view for held in ended for view in held.views])
-        calls = [
-            _release(endpoint, [held.lease_id for held in ended])
-            for (_, endpoint), ended in by_shard.items()
-        ]
-        # Nobody waits for the answers: a message to a shard of this host is lost only with the
-        # shard, and its leases too. One that hangs must not keep the others' memory.
-        run_blocking(channels.exchange(calls, timeout_s=0.0))
+            reader.end([view for held in ended for view in held.views])
+        self._tell(channels)
         with self._lock:
             self._forks.num_live -= len(batch)
+
+    def _tell(self, channels: SyncChannelPool) -> None:
+        """A shard that was killed holds these leases still when it is back, so it is told until it
+        answers. It is not waited for: one that hangs must not keep the others' memory."""
+        untold, self._untold = self._untold, defaultdict(list)
+        calls = [_release(endpoint, lease_ids) for endpoint, lease_ids in untold.items()]
+        outcomes = run_blocking(channels.exchange(calls, timeout_s=ANSWER_S)) if calls else []
+        for call, outcome in zip(calls, outcomes, strict=True):
+            if isinstance(outcome, ServiceUnreachable):
+                self._untold[call.endpoint] = untold[call.endpoint][-MAX_UNTOLD:]
 
 
 def _release(endpoint: str, lease_ids: list[int]) -> Call:

@@ -57,7 +57,7 @@ class PartGet:
             "uids": arrays.add(uids[part.rows]),
             "fields": fields,
             "optional": optional,
-            "reader": memory.process if memory.reaches(part.slot) else None,
+            "reader": memory.process_for(part.slot) if memory.reaches(part.slot) else None,
             "timeout_s": timeout_s,
         }
         shard = self._caller.session.shard(part.slot, num_rows=part.num_rows, of_rows=len(uids))

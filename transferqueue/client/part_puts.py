@@ -93,7 +93,7 @@ class MappedPut(PartPut):
         self._memory = memory
 
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
-        return {"payload": None, "writer": self._memory.process}
+        return {"payload": None, "writer": self._memory.process_for(self.rows.slot)}
 
     def write(self, answer: Message) -> None:
         """Copy each column to where the shard has reserved space for it."""

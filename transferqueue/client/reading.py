@@ -10,7 +10,7 @@ from transferqueue.client.assembly import ColumnBytes, JoinedColumn, expand_rows
 from transferqueue.client.deadline import Deadline
 from transferqueue.client.part_gets import PartGet
 from transferqueue.client.placement import split_by_slot
-from transferqueue.errors import TransferExpired, TransferQueueError
+from transferqueue.errors import ArenaReplaced, TransferExpired, TransferQueueError
 from transferqueue.net.calls import raise_first
 from transferqueue.wire.columns import decode_column
 
@@ -53,9 +53,13 @@ class Get:
         while True:
             try:
                 return await self._fetch()
-            except TransferExpired:  # a link was down for too long
+            except TransferExpired:  # a link was down for too long, or a shard was started again
                 if not self._deadline.left_s():
                     raise
+            except ArenaReplaced:
+                if not self._deadline.left_s():
+                    raise
+                await self._caller.look_again(timeout_s=self._deadline.left_s())
 
     async def _fetch(self) -> dict[str, ColumnBytes]:
         parts = [PartGet(rows, self._caller) for rows in self._rows]

@@ -63,12 +63,17 @@ class Session:
     def __init__(self, *, coordinator: str, hello: Mapping[str, Any], transport: Transport) -> None:
         self.coordinator = coordinator
         self.service_id = str(hello["service_id"])
+        self._transport = transport
+        self._turn = itertools.count()
+        self.hear(hello)
+
+    def hear(self, hello: Mapping[str, Any]) -> None:
+        """How to reach the shards, as the coordinator says it now."""
         self._shards = {
-            int(shard["slot"]): _shard_address(shard, transport) for shard in hello["shards"]
+            int(shard["slot"]): _shard_address(shard, self._transport) for shard in hello["shards"]
         }
         self.slots = sorted(self._shards, key=lambda slot: (not self._shards[slot].same_host, slot))
         """Slots of all shards, those of this host first."""
-        self._turn = itertools.count()
 
     def next_turn(self) -> int:
         """A number that rises with every put, to take the shards in turn."""
@@ -157,6 +162,12 @@ class Caller:
         """One call to the coordinator. ``parks``: it keeps the deadline itself and answers late."""
         call = Call(endpoint=self.session.coordinator, op=op, body=body, frames=frames)
         return (await self._exchange([call], timeout_s=timeout_s, parks=parks))[0]
+
+    async def look_again(self, *, timeout_s: float) -> None:
+        """A shard is not what it was: ask the coordinator how to reach each."""
+        hello = await self.coordinator(ops.HELLO, {}, timeout_s=timeout_s)
+        self.session.hear(hello.body)
+        self.memory.look_again(self.session.arenas)
 
     async def shards(self, calls: Sequence[Call], *, timeout_s: float) -> list[Message]:
         """Calls to shards at once; the first failure is raised when all have answered."""

@@ -9,7 +9,12 @@ import numpy as np
 from transferqueue.client.deadline import Deadline
 from transferqueue.client.part_puts import InlinePut, MappedPut, PartPut, PartRows, StreamedPut
 from transferqueue.client.placement import Part, place_new_rows, split_by_slot
-from transferqueue.errors import PutCut, TransferExpired, TransferQueueError
+from transferqueue.errors import (
+    ArenaReplaced,
+    PutCut,
+    TransferExpired,
+    TransferQueueError,
+)
 from transferqueue.net.calls import Call, Outcome, raise_first
 from transferqueue.uids import SEQUENCE_BITS, SEQUENCE_MASK, make_uids
 from transferqueue.wire import ops
@@ -47,7 +52,8 @@ class Put:
         self._batch = batch
         self._deadline = Deadline(timeout_s)
         self._map_from_bytes = map_from_bytes
-        self._parts = [self._part(part) for part in self._place(split_bytes)]
+        self._places = self._place(split_bytes)
+        self._parts = [self._part(part) for part in self._places]
 
     def _place(self, split_bytes: int) -> list[Part]:
         batch, session = self._batch, self._caller.session
@@ -77,9 +83,14 @@ class Put:
             try:
                 answers = await self._store()
                 break
-            except TransferExpired:  # a link was down for too long; nothing is stored
+            except TransferExpired:  # a link or a shard was down; nothing is stored
                 if not self._deadline.left_s():
                     raise
+            except ArenaReplaced:
+                if not self._deadline.left_s():
+                    raise
+                await self._caller.look_again(timeout_s=self._deadline.left_s())
+                self._parts = [self._part(part) for part in self._places]
         if self._batch.uids is not None:
             return self._batch.uids
         return np.concatenate([_new_uids(answer) for answer in answers])

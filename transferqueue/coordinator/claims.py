@@ -224,6 +224,31 @@ class Claims:
         )
         return Reply(waiter_id=waiter.waiter_id, payload=grant)
 
+    # -- over a restart -------------------------------------------------------------------------
+
+    def line_to_plain(self, line: ReplicaLine) -> list[Any] | None:
+        """What names a line of this partition, and how many replicas it has; ``None`` when it has
+        no batch left, and so is no more. O(lines)."""
+        return next((plain for plain, of in self._lines_by_name() if of is line), None)
+
+    def lines_to_plain(self) -> Iterator[tuple[list[Any], list[SharedBatch]]]:
+        """Every line, as ``line_to_plain`` names it, and its batches, oldest first."""
+        for plain, line in self._lines_by_name():
+            yield plain, line.batches()
+
+    def _lines_by_name(self) -> Iterator[tuple[list[Any], ReplicaLine]]:
+        for ((task, fields, where), key), line in self._lines.items():
+            yield [task, sorted(fields), where, list(key), line.num_replicas], line
+
+    def line_of(self, plain: list[Any]) -> ReplicaLine:
+        """Inverse of ``line_to_plain``; made when it is not there."""
+        task, fields, where, key, num_replicas = plain
+        name = ((str(task), frozenset(fields), str(where)), tuple(key))
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = ReplicaLine(int(num_replicas))
+        return line
+
     # -- replicas -------------------------------------------------------------------------------
 
     def _line(self, waiter: ClaimWaiter, key: tuple[int, ...], num_replicas: int) -> ReplicaLine:

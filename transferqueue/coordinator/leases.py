@@ -10,6 +10,8 @@ from transferqueue.coordinator.deadlines import Deadlines
 from transferqueue.errors import AlreadyAcked, LeaseExpired, UnknownClaim
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from transferqueue.coordinator.effects import ClientId
     from transferqueue.coordinator.replicas import SharedBatch
     from transferqueue.coordinator.uid_ranges import Uids
@@ -53,6 +55,31 @@ class Leases:
     def next_claim_id(self) -> int:
         claim_id, self._next_id = self._next_id, self._next_id + 1
         return claim_id
+
+    def peek_claim_id(self) -> int:
+        """What the next claim will be numbered."""
+        return self._next_id
+
+    def closed(self) -> Mapping[int, float | None]:
+        """Claims that have ended, as they are remembered."""
+        return self._expired_s
+
+    def is_out(self, claim_id: int) -> bool:
+        return claim_id in self._open
+
+    def each(self) -> Iterator[Lease]:
+        """Every claim that is out."""
+        yield from self._open.values()
+
+    def restore(self, next_claim_id: int, closed: Mapping[int, float | None]) -> None:
+        """Go on from another coordinator's ``peek_claim_id`` and ``closed``."""
+        self._next_id = next_claim_id
+        self._expired_s = OrderedDict(closed)
+
+    def reopen(self, lease: Lease) -> None:
+        """A claim that another coordinator gave is out."""
+        self._next_id = max(self._next_id, lease.claim_id + 1)
+        self.open(lease)
 
     def open(self, lease: Lease) -> None:
         """The claim is out."""

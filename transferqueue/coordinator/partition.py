@@ -102,18 +102,16 @@ class Partition:
         now_s: float,
     ) -> list[Effect]:
         """Cells are stored; see ``ControlPlane.commit``. ``uids`` are distinct and ascending."""
-        rows, at, num_new = self._rows_of(slot, uids, now_s)
+        rows, at, num_new = self.rows_of(slot, uids, now_s)
         if not len(rows):
             return []
         changed = self._store(slot, rows, num_new, fields, nbytes, len(uids))
         rows, at = rows[changed], at[changed]
         # A stream that is sent again must not undo later updates of tags, so only what is new.
         tagged = self._set_tags(rows, at, num_new, tags)
-        bound_rose = self.staleness.see(rows)
-        effects = self._free(self._too_stale(rows, bound_rose=bound_rose))
-        return effects + self._announce(rows, fields, tagged, now_s)
+        return self.free_stale(rows) + self._announce(rows, fields, tagged, now_s)
 
-    def _rows_of(self, slot: int, uids: Uids, now_s: float) -> tuple[Rows, Rows, int]:
+    def rows_of(self, slot: int, uids: Uids, now_s: float) -> tuple[Rows, Rows, int]:
         """The live rows of uids, new ones last, where they are in ``uids``, how many are new."""
         found = self.table.find(uids)
         known = np.flatnonzero(found >= 0)
@@ -230,6 +228,10 @@ class Partition:
         self.feeds.withdraw(rows)
         uids = np.sort(self.table.uids(rows))
         return [*self.cells.refuse_gone(uids), *self.claims.refuse_gone(uids)]
+
+    def free_stale(self, rows: Rows) -> list[Effect]:
+        """Rows were tagged, and may be too stale now, or make others so."""
+        return self._free(self._too_stale(rows, bound_rose=self.staleness.see(rows)))
 
     def _too_stale(self, rows: Rows, *, bound_rose: bool) -> Rows:
         """The rows to drop: of these, or of all when the bound has risen."""
@@ -352,6 +354,14 @@ class Partition:
                 free = FreeRows(slot=slot, partition=self.name, uids=uids[at], fields=(field,))
                 effects.append(free)
         return effects
+
+    def lacking(self, tag: str, uids: Uids) -> Rows:
+        """Which of these uids are live rows without the tag, by their place."""
+        rows = self.table.find(uids)
+        at = np.flatnonzero(rows >= 0)
+        at = at[self.table.is_live(rows[at])]
+        column = self.tags.columns.get(tag)
+        return at if column is None else at[~column.present(rows[at])]
 
     # -- tags -----------------------------------------------------------------------------------
 

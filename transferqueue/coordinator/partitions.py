@@ -14,7 +14,7 @@ from transferqueue.coordinator.uid_ranges import GoneUids
 from transferqueue.errors import InvalidInput, UnknownPartition, near_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from transferqueue.coordinator.leases import Leases
     from transferqueue.coordinator.uid_ranges import Uids
@@ -76,6 +76,18 @@ class Partitions:
         del self._by_name[name]
         self._declared.discard(name)
         return effects
+
+    def is_declared(self, name: str) -> bool:
+        return name in self._declared
+
+    def dropped(self) -> Mapping[tuple[int, str], Uids]:
+        """Rows of dropped partitions by slot and name, whose free was not reported yet."""
+        return self._dropped
+
+    def leave(self, slot: int, name: str, uids: Uids) -> None:
+        """A slot may hold these rows of a dropped partition still."""
+        self._dropped[(slot, name)] = uids
+        self.gone.add(uids)
 
     def cleared_dropped(self, slot: int, name: str, uids: Uids) -> None:
         """A shard has freed these rows, perhaps of a partition that was dropped."""

@@ -32,11 +32,15 @@ class ReplicaLine:
     """The batches of one data-parallel rank of one task, oldest first."""
 
     def __init__(self, num_replicas: int) -> None:
-        self._num_replicas = num_replicas
+        self.num_replicas = num_replicas
         self._batches: list[SharedBatch] = []
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    def batches(self) -> list[SharedBatch]:
+        """Oldest first."""
+        return list(self._batches)
 
     def pending(self, replica: int) -> SharedBatch | None:
         """The batch that this replica gets next; ``None`` when it has acked them all."""
@@ -55,7 +59,7 @@ class ReplicaLine:
         """This replica is done with it. True when all are: the batch leaves the line."""
         batch.acked.add(replica)
         batch.holding.pop(replica, None)
-        if len(batch.acked) < self._num_replicas:
+        if len(batch.acked) < self.num_replicas:
             return False
         self.remove(batch)
         return True

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 from transferqueue.coordinator.answers import answer_message
 from transferqueue.coordinator.control_plane import ControlPlane
+from transferqueue.coordinator.dump import dump, live_bytes
 from transferqueue.coordinator.effects import (
     Effect,
     FreeRows,
     Grant,
     Refuse,
 )
+from transferqueue.coordinator.gate import Gate
+from transferqueue.coordinator.opening import open_journal
 from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.coordinator.shard_links import ShardLinks
 from transferqueue.errors import ClaimError, UnknownClaim
@@ -26,8 +29,10 @@ from transferqueue.wire.format import VERSION
 from transferqueue.wire.tags import read_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from transferqueue.coordinator.replay import Replay
+    from transferqueue.journal.records import Record
     from transferqueue.net.keys import ServiceKeys
 
 MAX_IDLE_S = 1.0
@@ -56,27 +61,33 @@ class CoordinatorServer:
         endpoints: Sequence[str],
         keys: ServiceKeys | None,
         num_shards: int,
+        journal_path: str | None = None,
+        epoch: int = 0,
     ) -> None:
+        """``journal_path``: where to write down what a successor needs, if there will be one.
+        ``epoch``: how many coordinators of this service there were before."""
         self.service_id = service_id
         self.incarnation = secrets.token_hex(8)
         self._num_shards = num_shards
         self._plane = ControlPlane()
+        self._opened = open_journal(self._plane, journal_path, epoch=epoch)
+        self._journal = self._opened.journal
+        self._journal.begin(self._dump)
+        self._gate = Gate(is_open=not self._opened.is_successor, now_s=time.monotonic())
         self._links = ShardLinks(
             plane=self._plane,
             incarnation=self.incarnation,
             carry_out=self._carry_out,
             park=self._park,
             on_joined=self._greet,
+            journal=self._journal,
         )
         self._granted: Lent[int] = Lent()
         self._parked: dict[tuple[bytes, int], Request] = {}
         self._greetings: list[Request] = []
         self._started_s = time.monotonic()
-        self._server = Server(
-            endpoints=endpoints,
-            keys=keys,
-            handlers={
-                ops.HELLO: self._hello,
+        guarded = self._gate.guard(
+            {
                 ops.CREATE_PARTITION: self._create_partition,
                 ops.DROP_PARTITION: self._drop_partition,
                 ops.CLAIM: self._claim,
@@ -87,16 +98,36 @@ class CoordinatorServer:
                 ops.SELECT: self._select,
                 ops.UPDATE_TAGS: self._update_tags,
                 ops.ADVANCE_POLICY: self._advance_policy,
-                ops.STATUS: self._status,
                 ops.HELD: self._held,
                 ops.POLICY: self._policy,
-            },
+            }
+        )
+        self._server = Server(
+            endpoints=endpoints,
+            keys=keys,
+            handlers={ops.HELLO: self._hello, ops.STATUS: self._status, **guarded},
             mutating=_MUTATING,
             on_cancel=self._cancel,
         )
         self._server.add_handlers(self._links.handlers)
         self._links.attach(self._server)
         self.endpoints = self._server.endpoints
+        self._resume(self._opened.found)
+
+    def _resume(self, found: Replay) -> None:
+        """Go on where an earlier coordinator was killed."""
+        for key, record in found.answers.items():
+            self._server.remember(key, Reply(body=record.body["body"], frames=record.frames))
+        for claim_id, key in found.requests.items():
+            self._granted.note(key, claim_id)
+        self._journal.resume(found.requests)
+        for partition in self._plane.partitions:
+            if partition.policy.limits_puts:
+                self._links.limit(partition.name)
+
+    def _dump(self) -> Iterator[Record]:
+        yield from dump(self._plane, self._journal.requests, time.monotonic())
+        yield from self._journal.answers(self._plane.leases.is_out)
 
     def watch(self, readable: int, callback: Callable[[], None]) -> None:
         self._server.watch(readable, callback)
@@ -107,12 +138,17 @@ class CoordinatorServer:
     def stop(self) -> None:
         self._server.stop()
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = False) -> None:
+        """``keep``: leave the journal for a successor."""
         self._server.close()
+        self._opened.close(keep=keep)
 
     # -- time and effects -----------------------------------------------------------------------
 
     def _tick(self, now_s: float) -> float:
+        if not self._gate.is_open and now_s >= self._gate.limit_s:
+            self._gate.open(self._server)
+        self._journal.tick(now_s, lambda: live_bytes(self._plane))
         due_s = self._plane.next_deadline_s()
         if due_s is not None and due_s <= now_s:
             self._carry_out(self._plane.tick(now_s))
@@ -130,9 +166,17 @@ class CoordinatorServer:
             if isinstance(effect, Refuse):
                 self._server.refuse(request, effect.error)
             else:
+                reply = answer_message(effect.payload)
                 if isinstance(effect.payload, Grant):
                     self._granted.note(request.key, effect.payload.claim_id)
-                self._server.reply(request, answer_message(effect.payload))
+                    self._write_down(request, effect.payload, reply)
+                self._server.reply(request, reply)
+
+    def _write_down(self, request: Request, grant: Grant, reply: Reply) -> None:
+        now_s = time.monotonic()
+        lease = self._plane.leases.get(grant.claim_id, now_s)
+        claims = self._plane.partitions.known(grant.partition).claims
+        self._journal.granted(lease, claims, len(grant.uids), now_s, (request.key, reply))
 
     def _park(self, request: Request, effects: Sequence[Effect]) -> None:
         """Keep the request until one of the effects, now or later, answers it."""
@@ -141,13 +185,16 @@ class CoordinatorServer:
 
     def _cancel(self, key: tuple[bytes, int]) -> None:
         self._greetings = [request for request in self._greetings if request.key != key]
+        self._gate.cancel(key)
         now_s = time.monotonic()
         if self._parked.pop(key, None) is not None:
             self._carry_out(self._plane.cancel(key, now_s=now_s))
         claim_id = self._granted.take_back(key)
         if claim_id is not None:
             with contextlib.suppress(ClaimError):
-                self._carry_out(self._plane.give_back(claim_id, now_s=now_s))
+                effects = self._plane.give_back(claim_id, now_s=now_s)
+                self._journal.given_back(claim_id, now_s)
+                self._carry_out(effects)
 
     # -- clients and shards ---------------------------------------------------------------------
 
@@ -170,6 +217,8 @@ class CoordinatorServer:
 
     def _greet(self) -> None:
         if len(self._links) >= self._num_shards:
+            if not self._gate.is_open:
+                self._gate.open(self._server)
             greetings, self._greetings = self._greetings, []
             for request in greetings:
                 self._server.reply(request, self._directory())
@@ -178,18 +227,26 @@ class CoordinatorServer:
 
     def _create_partition(self, request: Request) -> Reply:
         policy = PartitionPolicy.from_plain(request.body["policy"])
-        name = str(request.body["partition"])
-        self._carry_out(self._plane.create_partition(name, policy, now_s=time.monotonic()))
+        name, now_s = str(request.body["partition"]), time.monotonic()
+        effects = self._plane.create_partition(name, policy, now_s=now_s)
+        reply = Reply(body={})
+        self._journal.declared(name, policy, now_s, (request.key, reply))
         if policy.limits_puts:
             # Before the answer: whoever puts after it finds shards that know.
             self._links.limit(name)
-        return Reply(body={})
+        self._carry_out(effects)
+        return reply
 
     def _drop_partition(self, request: Request) -> Reply:
-        name = str(request.body["partition"])
-        self._carry_out(self._plane.drop_partition(name, now_s=time.monotonic()))
+        name, now_s = str(request.body["partition"]), time.monotonic()
+        table = self._plane.partitions.known(name).table
+        uids = table.uids(table.present_rows())
+        effects = self._plane.drop_partition(name, now_s=now_s)
+        reply = Reply(body={})
+        self._journal.dropped(name, uids, now_s, (request.key, reply))
         self._links.unlimit(name)
-        return Reply(body={})
+        self._carry_out(effects)
+        return reply
 
     def _claim(self, request: Request) -> None:
         body, arrays = request.body, ArrayReader(request.frames)
@@ -207,25 +264,36 @@ class CoordinatorServer:
                 uids=arrays.int64s(body["uids"]) if body["uids"] is not None else None,
                 sampler=body["sampler"],
                 where=body["where"],
-                deadline_s=now_s + request.seconds(),
+                deadline_s=request.received_s + request.seconds(),
                 lease_s=request.seconds("lease_s"),
                 allow_partial=bool(body["allow_partial"]),
             ),
         )
 
     def _ack(self, request: Request) -> Reply:
-        self._carry_out(self._plane.ack(_claim_id(request), now_s=time.monotonic()))
-        return Reply(body={})
+        claim_id, now_s = _claim_id(request), time.monotonic()
+        effects = self._plane.ack(claim_id, now_s=now_s)
+        reply = Reply(body={})
+        self._journal.acked(claim_id, now_s, (request.key, reply))
+        self._carry_out(effects)
+        return reply
 
     def _give_back(self, request: Request) -> Reply:
-        self._carry_out(self._plane.give_back(_claim_id(request), now_s=time.monotonic()))
-        return Reply(body={})
+        claim_id, now_s = _claim_id(request), time.monotonic()
+        effects = self._plane.give_back(claim_id, now_s=now_s)
+        reply = Reply(body={})
+        self._journal.given_back(claim_id, now_s, (request.key, reply))
+        self._carry_out(effects)
+        return reply
 
     def _extend(self, request: Request) -> Reply:
         now_s = time.monotonic()
         lease_s = request.seconds("lease_s")
-        deadline_s = self._plane.extend(_claim_id(request), lease_s, now_s=now_s)
-        return Reply(body={"lease_s": deadline_s - now_s})
+        claim_id = _claim_id(request)
+        deadline_s = self._plane.extend(claim_id, lease_s, now_s=now_s)
+        reply = Reply(body={"lease_s": deadline_s - now_s})
+        self._journal.extended(claim_id, lease_s, now_s, (request.key, reply))
+        return reply
 
     def _wait(self, request: Request) -> None:
         body, now_s = request.body, time.monotonic()
@@ -238,7 +306,7 @@ class CoordinatorServer:
                 partition=str(body["partition"]),
                 uids=ArrayReader(request.frames).int64s(body["uids"]),
                 fields=list(body["fields"]),
-                deadline_s=now_s + request.seconds(),
+                deadline_s=request.received_s + request.seconds(),
             ),
         )
 
@@ -257,30 +325,32 @@ class CoordinatorServer:
                 descending=bool(body["descending"]),
                 n=body["n"],
                 min_rows=request.number("min_rows"),
-                deadline_s=now_s + request.seconds(),
+                deadline_s=request.received_s + request.seconds(),
             ),
         )
 
     def _update_tags(self, request: Request) -> Reply:
-        body, arrays = request.body, ArrayReader(request.frames)
-        self._carry_out(
-            self._plane.update_tags(
-                now_s=time.monotonic(),
-                partition=str(body["partition"]),
-                uids=arrays.int64s(body["uids"]),
-                tags=read_tags(body["tags"], arrays),
-            )
-        )
-        return Reply(body={})
+        body, arrays, now_s = request.body, ArrayReader(request.frames), time.monotonic()
+        name, uids = str(body["partition"]), arrays.int64s(body["uids"])
+        tags = read_tags(body["tags"], arrays)
+        effects = self._plane.update_tags(now_s=now_s, partition=name, uids=uids, tags=tags)
+        quota = self._plane.partitions.known(name).quota
+        reply, rows_put = Reply(body={}), quota.rows_put
+        told = (request.key, reply)
+        self._journal.tagged(name, uids, tags, rows_put=rows_put, now_s=now_s, told=told)
+        self._carry_out(effects)
+        return reply
 
     def _advance_policy(self, request: Request) -> Reply:
-        body = request.body
-        self._carry_out(
-            self._plane.advance_policy(
-                request.number("version"), now_s=time.monotonic(), partition=body["partition"]
-            )
-        )
-        return Reply(body={})
+        version, partition = request.number("version"), request.body["partition"]
+        now_s = time.monotonic()
+        effects = self._plane.advance_policy(version, now_s=now_s, partition=partition)
+        known = [p.name for p in self._plane.partitions]
+        reply = Reply(body={})
+        names = known if partition is None else [partition]
+        self._journal.advanced(version, names, now_s, (request.key, reply))
+        self._carry_out(effects)
+        return reply
 
     def _status(self, request: Request) -> Reply:
         del request
@@ -292,6 +362,8 @@ class CoordinatorServer:
                 "shards": self._links.slots,
                 "partitions": self._plane.status(now_s=now_s),
                 "parked": len(self._parked),
+                "waiting_for_shards": len(self._gate),
+                "journal_bytes": self._journal.num_bytes,
                 "requests": dict(self._server.requests),
                 "refusals": dict(self._server.refusals),
                 "keys_refused": self._server.num_keys_refused,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from transferqueue.coordinator.answers import spec_from_wire
+from transferqueue.coordinator.requests import committed_tags
+from transferqueue.errors import TagTypeMismatch
 from transferqueue.net.server import Handler, Reply, Request, Server
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -14,10 +19,14 @@ from transferqueue.wire.format import Message
 from transferqueue.wire.tags import read_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from transferqueue.coordinator.control_plane import ControlPlane
     from transferqueue.coordinator.effects import Effect, FreeRows
+    from transferqueue.coordinator.journal import CoordinatorJournal
+    from transferqueue.coordinator.partition import Partition
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +41,8 @@ class ShardLink:
     """What clients need to choose a way to it: boot id, arena, …"""
     next_event: int = 1
     """The event of its stream that comes next; earlier ones are repeats."""
+    told: list[NDArray[np.int64]] | None = field(default_factory=list)
+    """The rows that its account named so far; ``None`` when all of it has come."""
 
 
 class ShardLinks:
@@ -46,12 +57,14 @@ class ShardLinks:
         carry_out: Callable[[Sequence[Effect]], None],
         park: Callable[[Request, Sequence[Effect]], None],
         on_joined: Callable[[], None],
+        journal: CoordinatorJournal,
     ) -> None:
         self._plane = plane
         self._incarnation = incarnation
         self._carry_out = carry_out
         self._park = park
         self._on_joined = on_joined
+        self._journal = journal
         self._shards: dict[int, ShardLink] = {}
         self._limited: set[str] = set()
         self._server: Server | None = None
@@ -67,7 +80,8 @@ class ShardLinks:
         self._server = server
 
     def __len__(self) -> int:
-        return len(self._shards)
+        """Shards that have come and told all that they hold."""
+        return sum(shard.told is None for shard in self._shards.values())
 
     @property
     def slots(self) -> list[int]:
@@ -126,7 +140,6 @@ class ShardLinks:
                 facts=dict(body["facts"]),
             )
             self._carry_out(self._plane.slot_joined(slot, now_s=time.monotonic()))
-            self._on_joined()
         shard.peer = request.peer
         if is_new:
             self._tell_limited([shard])
@@ -138,29 +151,72 @@ class ShardLinks:
         shard = self._shards.get(request.number("slot"))
         if shard is None:
             return Reply(body={"next_event": 0, "incarnation": self._incarnation})
-        if request.body["number"] == shard.next_event:
+        is_for_me = request.body["to"] == self._incarnation
+        if is_for_me and request.body["number"] == shard.next_event:
             shard.next_event += 1
-            self._carry_out(self._apply_event(shard.slot, request))
+            if request.body["kind"] == ops.WHOLE:
+                self._carry_out(self._whole(shard, request.number("next_sequence")))
+            else:
+                self._carry_out(self._apply_event(shard, request))
         return Reply(body={"next_event": shard.next_event, "incarnation": self._incarnation})
 
-    def _apply_event(self, slot: int, request: Request) -> list[Effect]:
+    def _whole(self, shard: ShardLink, next_sequence: int) -> list[Effect]:
+        """A shard has told of all of its rows."""
+        told, shard.told = shard.told, None
+        uids = np.unique(np.concatenate([np.empty(0, np.int64), *(told or ())]))
+        effects = self._plane.slot_told(
+            shard.slot, uids, next_sequence=next_sequence, now_s=time.monotonic()
+        )
+        self._on_joined()
+        return effects
+
+    def _apply_event(self, shard: ShardLink, request: Request) -> list[Effect]:
+        slot = shard.slot
         body, arrays = request.body, ArrayReader(request.frames)
         now_s, partition, uids = (
             time.monotonic(),
             str(body["partition"]),
             arrays.int64s(body["uids"]),
         )
+        if body["kind"] == ops.COMMITTED and shard.told is not None:
+            shard.told.append(uids)
         if body["kind"] == ops.CLEARED:
             return self._plane.cleared(now_s=now_s, slot=slot, partition=partition, uids=uids)
-        return self._plane.commit(
+        tags = read_tags(body["tags"], arrays)
+        fresh = {} if body["again"] else tags
+        effects = self._plane.commit(
             now_s=now_s,
             slot=slot,
             partition=partition,
             uids=uids,
             fields={str(name): spec_from_wire(spec) for name, spec in body["fields"].items()},
-            tags=read_tags(body["tags"], arrays),
+            tags=fresh,
             nbytes=body["nbytes"],
         )
+        made = self._plane.partitions.made(partition)
+        if fresh or (made.policy.samples_per_insert is not None and shard.told is None):
+            rows_put = made.quota.rows_put
+            self._journal.tagged(partition, uids, fresh, rows_put=rows_put, now_s=now_s)
+        return effects + (self._fill_tags(made, uids, tags, now_s) if body["again"] else [])
+
+    def _fill_tags(
+        self, made: Partition, uids: NDArray[np.int64], tags: Mapping[str, Any], now_s: float
+    ) -> list[Effect]:
+        """Tags of a put that was perhaps heard of before: what rows have since been given stays."""
+        effects: list[Effect] = []
+        parsed, _ = committed_tags(tags, np.arange(len(uids)))
+        for name, values in parsed.items():
+            at = made.lacking(name, uids)
+            if len(at):
+                missing = {name: values.take(at)}
+                with contextlib.suppress(TagTypeMismatch):
+                    effects += made.update_tags(uids[at], missing, now_s)
+                    filled = {name: values.take(at).to_column()}
+                    rows_put = made.quota.rows_put
+                    self._journal.tagged(
+                        made.name, uids[at], filled, rows_put=rows_put, now_s=now_s
+                    )
+        return effects
 
     def _tell_limited(self, shards: Sequence[ShardLink]) -> None:
         """Name the partitions that have a quota to shards."""

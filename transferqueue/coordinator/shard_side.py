@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from transferqueue.coordinator.effects import ClientId, Effect, FreeRows, WaiterId
 from transferqueue.coordinator.leases import Leases
 from transferqueue.coordinator.partitions import Partitions
 from transferqueue.coordinator.requests import committed_tags, committed_uids
 from transferqueue.coordinator.specs import Spec, spec_from_plain
+from transferqueue.coordinator.uid_ranges import split_by_slot
 from transferqueue.coordinator.waiters import PutWaiter, Waiter
 from transferqueue.coordinator.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from transferqueue.coordinator.partition import Partition
+    from transferqueue.coordinator.uid_ranges import Uids
 
 
 class ShardSide:
@@ -31,6 +34,14 @@ class ShardSide:
         self._leases = Leases(first_claim_id)
         self._partitions = Partitions(self._leases)
         self._room = WaitingRoom()
+
+    @property
+    def leases(self) -> Leases:
+        return self._leases
+
+    @property
+    def partitions(self) -> Partitions:
+        return self._partitions
 
     def commit(
         self,
@@ -81,6 +92,20 @@ class ShardSide:
             partition.quota.void_credit(slot)
             effects += partition.frees_of(slot) + partition.settle(now_s)
         return self._finish(effects + self._partitions.frees_of_dropped(slot))
+
+    def slot_told(
+        self, slot: int, uids: NDArray[np.int64], *, next_sequence: int, now_s: float
+    ) -> list[Effect]:
+        """A shard that is another process now has told of all its rows: ascending ``uids``.
+
+        Others of the slot are gone: known ones, which it lost, and every one below
+        ``next_sequence`` that nobody will put any more.
+        """
+        effects: list[Effect] = []
+        for partition in self._partitions:
+            effects += _lose_others(partition, slot, uids, now_s)
+        self._partitions.gone.add_all_but(slot, uids, next_sequence)
+        return self._finish(effects)
 
     def slot_lost(self, slot: int, *, now_s: float) -> list[Effect]:
         """A shard is gone for good: so are its rows; what waits for them is told."""
@@ -142,3 +167,13 @@ class ShardSide:
             if not isinstance(effect, FreeRows):
                 self._room.leave(effect.waiter_id)
         return effects
+
+
+def _lose_others(partition: Partition, slot: int, uids: Uids, now_s: float) -> list[Effect]:
+    """Of the slot only these rows, ascending, are still there."""
+    mine = partition.table.uids(partition.table.present_rows())
+    at = split_by_slot(mine).get(slot)
+    if at is None:
+        return []
+    lost = np.setdiff1d(mine[at], uids, assume_unique=True)
+    return partition.cleared(lost, {}, now_s) if len(lost) else []

@@ -219,6 +219,10 @@ class Table:
         if task not in self._tasks:
             self._tasks[task] = np.zeros(self.capacity, dtype=np.uint8)
 
+    def task_column(self, task: str) -> NDArray[np.uint8]:
+        """States and deliveries of every row, to be kept and put back as they are."""
+        return self._tasks[task]
+
     def is_in_state(self, task: str, rows: Rows | slice, state: TaskState) -> NDArray[np.bool_]:
         """Which of these rows are in this state for the task."""
         column = self._tasks.get(task)

@@ -87,6 +87,10 @@ class TagColumn:
         """The code of a string, -1 when no row has it."""
         return self._code_of.get(string, -1)
 
+    def string(self, code: int) -> str:
+        """Inverse of ``code``."""
+        return self._strings[code] if self._strings else ""
+
     def get(self, rows: Rows) -> TagValues:
         """The values of some rows."""
         present, values = self._present[rows], self._data[rows]

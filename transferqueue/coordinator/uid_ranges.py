@@ -165,13 +165,29 @@ class UidRanges:
             return
         uids = np.unique(uids)
         at, lengths = _runs(uids)
-        starts = np.concatenate((self._starts, uids[at]))
-        stops = np.concatenate((self._stops, uids[at] + lengths))
+        self._merge(uids[at], uids[at] + lengths)
+
+    def _merge(self, more_starts: Uids, more_stops: Uids) -> None:
+        """Put non-empty ranges in."""
+        starts = np.concatenate((self._starts, more_starts))
+        stops = np.concatenate((self._stops, more_stops))
         order = np.argsort(starts, kind="stable")
         starts, reach = starts[order], np.maximum.accumulate(stops[order])
         opens = np.concatenate(([True], starts[1:] > reach[:-1]))
         closes = np.append(opens[1:], True)
         self._starts, self._stops = starts[opens], reach[closes]
+
+    def add_all_but(self, uids: Uids, end: int) -> None:
+        """Put everything below ``end`` in but these ascending uids."""
+        begins = np.zeros(1, dtype=np.int64)
+        ends = np.array([end], dtype=np.int64)
+        if len(uids):
+            at, lengths = _runs(uids)
+            begins = np.concatenate((begins, uids[at] + lengths))
+            ends = np.concatenate((uids[at], ends))
+        some = ends > begins
+        if bool(some.any()):
+            self._merge(begins[some], ends[some])
 
 
 class GoneUids:
@@ -192,6 +208,12 @@ class GoneUids:
     def add(self, uids: Uids) -> None:
         for slot, at in split_by_slot(uids).items():
             self._by_slot.setdefault(slot, UidRanges()).add(uids[at])
+
+    def add_all_but(self, slot: int, uids: Uids, next_sequence: int) -> None:
+        """Of a slot every uid below ``next_sequence`` but these ascending ones."""
+        end = (slot << SLOT_SHIFT) + next_sequence
+        ranges = self._by_slot.setdefault(slot, UidRanges())
+        ranges.add_all_but(uids, end)
 
     def contains(self, uids: Uids) -> NDArray[np.bool_]:
         gone = np.zeros(len(uids), dtype=np.bool_)

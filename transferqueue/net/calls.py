@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 GRACE_S = 2.0
 """A peer that parks a call answers at its deadline; the channel waits this much longer for it."""
 
-ASK_AGAIN_S = 2.0
-"""Without an answer for so long, the channel asks whether the peer has the request at all.
+FIRST_ASK_S, ASK_AGAIN_S = 0.25, 2.0
+"""Without an answer for so long, the channel asks whether the peer has the request at all: soon
+for the first time, since a shard that was killed is back within half a second, then ever later.
 
 A request or its reply is lost only when a connection breaks. Sending a whole request again after
 a guess of a timeout would store it twice or move gigabytes twice, so the channel sends the small
@@ -51,6 +52,13 @@ class Call:
     def control(self, op: str) -> Message:
         """``resume`` or ``cancel`` for this request."""
         return Message(op=op, request_id=self.request_id, body={}, frames=[])
+
+    def after(self, waited_s: float) -> Call:
+        """The same call, sent again after so long: its peer has so much less time for it."""
+        timeout_s = self.body.get("timeout_s")
+        if not isinstance(timeout_s, float):
+            return self
+        return self.with_timeout(max(0.0, timeout_s - waited_s))
 
     def with_timeout(self, timeout_s: float) -> Call:
         """The same call, carrying the deadline that its server keeps."""

@@ -7,7 +7,15 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from transferqueue.errors import ServiceUnreachable, TransferQueueError, TransferUnfinished
-from transferqueue.net.calls import ASK_AGAIN_S, RESUME, UNKNOWN, Call, Flow, Outcome
+from transferqueue.net.calls import (
+    ASK_AGAIN_S,
+    FIRST_ASK_S,
+    RESUME,
+    UNKNOWN,
+    Call,
+    Flow,
+    Outcome,
+)
 from transferqueue.wire.format import ERROR_OP, decode_error
 
 if TYPE_CHECKING:
@@ -30,8 +38,12 @@ class Pending(ABC):
 
     def __init__(self) -> None:
         self._under_way: dict[int, Call] = {}
+        self._sent_s: dict[int, float] = {}
+        """When each of them was sent first."""
         self._heard_s: dict[str, float] = {}
         """When each peer was last heard of, or first asked."""
+        self._ask_after_s: dict[str, float] = {}
+        """The silence after which each peer is asked next."""
 
     def __bool__(self) -> bool:
         return bool(self._under_way)
@@ -65,20 +77,28 @@ class Pending(ABC):
             return []
         self._heard_s[call.endpoint] = now_s
         if message.op == RESUME:
-            return [call] if message.body.get("state") == UNKNOWN else []
+            is_lost = message.body.get("state") == UNKNOWN
+            waited_s = now_s - self._sent_s[call.request_id]
+            return [call.after(waited_s)] if is_lost else []
         del self._under_way[message.request_id]
+        del self._sent_s[message.request_id]
         return self._answered(call, message, now_s)
 
     def quiet(self, now_s: float) -> list[Call]:
-        """Calls to ask about: their peer has said nothing for `ASK_AGAIN_S`."""
-        silent = [e for e, heard_s in self._heard_s.items() if heard_s + ASK_AGAIN_S <= now_s]
+        """Calls to ask about: their peer has said nothing for `FIRST_ASK_S`, the next time for
+        twice as long, up to `ASK_AGAIN_S`."""
+        silent = [e for e in self._heard_s if self._ask_s(e) <= now_s]
         for endpoint in silent:
             self._heard_s[endpoint] = now_s
+            self._ask_after_s[endpoint] = min(ASK_AGAIN_S, 2 * self._ask_after_s[endpoint])
         return [call for call in self._under_way.values() if call.endpoint in silent]
 
     def next_ask_s(self) -> float:
         """When `quiet` may name calls next."""
-        return min(self._heard_s.values()) + ASK_AGAIN_S
+        return min(map(self._ask_s, self._heard_s))
+
+    def _ask_s(self, endpoint: str) -> float:
+        return self._heard_s[endpoint] + self._ask_after_s[endpoint]
 
     @abstractmethod
     def give_up(self, waited_s: float) -> None:
@@ -86,7 +106,9 @@ class Pending(ABC):
 
     def _send(self, call: Call, now_s: float) -> Call:
         self._under_way[call.request_id] = call
+        self._sent_s[call.request_id] = now_s
         self._heard_s.setdefault(call.endpoint, now_s)
+        self._ask_after_s.setdefault(call.endpoint, FIRST_ASK_S)
         return call
 
     @abstractmethod

@@ -318,6 +318,14 @@ class Server:
             ),
         )
 
+    def remember(self, key: tuple[bytes, int], reply: Reply) -> None:
+        """What an earlier process answered to a request, which may come again."""
+        peer, request_id = key
+        message = Message(
+            op=OK_OP, request_id=request_id, body=dict(reply.body), frames=list(reply.frames)
+        )
+        self._answers.finish(peer, request_id, message, keep=True)
+
     def refuse(self, request: Request, error: Exception) -> None:
         """Answer a request with an error, rebuilt on the other side as the same class."""
         self.refusals[type(error).__name__] += 1

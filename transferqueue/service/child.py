@@ -1,8 +1,8 @@
 """A coordinator or shard as a child process, seen from its parent.
 
 The child reads one JSON line with its settings and keys from stdin, prints one JSON line when it
-listens, and ends when stdin closes: whoever holds the other end has then died or let go. Nothing
-secret is in argv or the environment.
+listens, and ends when stdin closes: whoever holds the other end has then died or let go. One that
+is let go of hears `STOP` first. Nothing secret is in argv or the environment.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _MODULE = "transferqueue.service.process"
 _PYTHON_FLAGS = ("-X", "frozen_modules=on")
+
+STOP = b"stop\n"
+"""What a child hears when it is to end, and not only its parent has."""
 
 STOP_TIMEOUT_S = 5.0
 
@@ -57,10 +60,17 @@ class ChildProcess:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def wait_ready(self, deadline_s: float) -> dict[str, Any]:
-        """What the child said when it began to listen. Its own error, or ServiceFailed."""
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended it."""
+        status = self._process.poll()
+        return status is not None and status < 0
+
+    def wait_ready(self, deadline_s: float, *, give_up: int | None = None) -> dict[str, Any]:
+        """What the child said when it began to listen. Its own error, or ServiceFailed, also when
+        the descriptor ``give_up`` becomes readable before."""
         assert self._process.stdout is not None
-        line = _read_line(self._process.stdout, deadline_s)
+        line = _read_line(self._process.stdout, deadline_s, give_up)
         if not line:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.5)  # it closes its output a moment before it has ended
@@ -77,10 +87,10 @@ class ChildProcess:
 
     def stop(self) -> None:
         """Let go of the child and wait for its end; kill it when it does not end. Idempotent."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        self.let_go()
+        if self._process.stdout is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdout.close()
         try:
             self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -89,7 +99,10 @@ class ChildProcess:
 
     def let_go(self) -> None:
         """Tell the child to end, without waiting: so that several end at once."""
-        if self._process.stdin is not None:
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(STOP)
+                self._process.stdin.flush()
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
@@ -112,13 +125,16 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _read_line(pipe: IO[bytes], deadline_s: float) -> bytes:
+def _read_line(pipe: IO[bytes], deadline_s: float, give_up: int | None) -> bytes:
     """One line, or what there was of it when the pipe closed or time ran out."""
     line = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
+        if give_up is not None:
+            selector.register(give_up, selectors.EVENT_READ)
         while not line.endswith(b"\n"):
-            if not selector.select(max(0.0, deadline_s - time.monotonic())):
+            ready = selector.select(max(0.0, deadline_s - time.monotonic()))
+            if not ready or any(key.fd == give_up for key, _ in ready):
                 return b""
             chunk = os.read(pipe.fileno(), 1 << 16)
             if not chunk:

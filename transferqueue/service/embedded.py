@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.backends.arena_owner import find_arena
 from transferqueue.config import ServiceConfig, default_arena_dir
 from transferqueue.net.keys import ClientKeys, ServiceKeys
-from transferqueue.service.child import ChildProcess
 from transferqueue.service.runtime_dir import RuntimeDir
+from transferqueue.service.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from transferqueue.errors import TransferQueueError
 
 _running: list[Service] = []
 
@@ -33,9 +35,11 @@ class Service:
         self.config = config
         self.service_id = secrets.token_hex(8)
         self._owner_pid = os.getpid()
-        self._children: list[ChildProcess] = []
         self._closed = False
         self._runtime_dir = RuntimeDir(self.service_id)
+        self._supervisor = Supervisor(
+            self._runtime_dir.path, start_timeout_s=config.start_timeout_s
+        )
         self._keys = ServiceKeys.generate(encrypted=config.encrypt)
         self.key_file = self._runtime_dir.key_file
         """The client key that peers on other hosts need; 0600."""
@@ -59,25 +63,38 @@ class Service:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids by name: ``coordinator``, ``shard-0``, …"""
-        return {child.name: child.pid for child in self._children}
+        """Process ids by name: ``coordinator``, ``shard-0``, … Others after a restart."""
+        return self._supervisor.pids
+
+    @property
+    def num_restarts(self) -> int:
+        """How many processes have died and were started again."""
+        return self._supervisor.num_restarts
+
+    @property
+    def failures(self) -> dict[str, TransferQueueError]:
+        """Processes that died and could not be started again, by name, and why."""
+        return dict(self._supervisor.failures)
 
     def _start(self) -> list[str]:
         """Start every process at once, then wait for all of them."""
         deadline_s = time.monotonic() + self.config.start_timeout_s
         common: dict[str, Any] = {"service_id": self.service_id, "keys": asdict(self._keys)}
+        if self.config.restart:
+            common["guardian_pid"] = os.getpid()
         coordinator_ipc = self._ipc("coordinator")
-        self._spawn(
+        self._supervisor.start(
             "coordinator",
             {
                 **common,
                 "role": "coordinator",
                 "endpoints": [coordinator_ipc, *self._tcp()],
                 "num_shards": self.config.shards,
+                "journal_path": self._journal_path(),
             },
         )
         for slot in range(self.config.shards):
-            self._spawn(
+            self._supervisor.start(
                 f"shard-{slot}",
                 {
                     **common,
@@ -91,13 +108,14 @@ class Service:
                     "prefault": self.config.prefault,
                 },
             )
-        said = [child.wait_ready(deadline_s) for child in self._children]
-        endpoints: list[str] = said[0]["endpoints"]
+        endpoints = self._supervisor.wait_ready(deadline_s)["coordinator"]
         self._runtime_dir.describe(endpoints)
+        if self.config.restart:
+            self._supervisor.watch()
         return endpoints
 
-    def _spawn(self, name: str, settings: dict[str, Any]) -> None:
-        self._children.append(ChildProcess(name, settings, self._runtime_dir.path / f"{name}.log"))
+    def _journal_path(self) -> str | None:
+        return str(self._runtime_dir.path / "coordinator.journal") if self.config.restart else None
 
     def _ipc(self, name: str) -> str:
         return f"ipc://{self._runtime_dir.path / name}.sock"
@@ -113,10 +131,7 @@ class Service:
         atexit.unregister(self.close)
         with contextlib.suppress(ValueError):
             _running.remove(self)
-        for child in self._children:
-            child.let_go()
-        for child in self._children:
-            child.stop()
+        self._supervisor.close()
         self._remove_arenas_of_killed_shards()
         self._runtime_dir.remove()
 
@@ -153,14 +168,19 @@ def serve(
     host: str | None = None,
     encrypt: bool = True,
     prefault: bool = False,
+    restart: bool = True,
     start_timeout_s: float = 30.0,
 ) -> Service:
     """Start a service: one coordinator and ``shards`` shards, as child processes of this one.
 
     ``budget_bytes`` is what each shard may hold. ``host`` names the interface to listen on for
     clients of other hosts; without it only this host can connect. ``encrypt`` and ``prefault``:
-    see `ServiceConfig`. Returns when all of them listen. ConfigError (ArenaTooSmall, …) or
-    ServiceFailed when one cannot start; nothing is left running then.
+    see `ServiceConfig`. With ``restart`` a process that dies is started again and goes on where it
+    was: a shard with every row that was put, from its arena and a journal beside it, the
+    coordinator from the shards and a journal of its own.
+
+    Returns when all of them listen. ConfigError (ArenaTooSmall, …) or ServiceFailed when one cannot
+    start; nothing is left running then.
     """
     return Service(
         ServiceConfig(
@@ -171,6 +191,7 @@ def serve(
             host=host,
             encrypt=encrypt,
             prefault=prefault,
+            restart=restart,
             start_timeout_s=start_timeout_s,
         )
     )

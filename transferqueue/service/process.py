@@ -1,6 +1,7 @@
 """The program of a coordinator or shard process: ``python -m transferqueue.service.process``.
 
-Reads its settings from stdin, as `service.child` writes them, and ends when stdin closes. Imports
+Reads its settings from stdin, as `service.child` writes them, and ends when stdin closes. With
+``outlives_parent`` it leaves what it holds for a successor when nobody told it to end. Imports
 neither torch nor ray, so that it runs in a fraction of a second.
 """
 
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from transferqueue.errors import TransferQueueError
 from transferqueue.net.keys import ServiceKeys
+from transferqueue.service.child import STOP
 from transferqueue.wire.format import encode_error
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class Runnable(Protocol):
     def watch(self, readable: int, callback: Callable[[], None]) -> None: ...
     def run(self) -> None: ...
     def stop(self) -> None: ...
-    def close(self) -> None: ...
+    def close(self, *, keep: bool = False) -> None: ...
 
 
 def make_server(settings: dict[str, Any]) -> Runnable:
@@ -43,6 +45,8 @@ def make_server(settings: dict[str, Any]) -> Runnable:
             endpoints=settings["endpoints"],
             keys=keys,
             num_shards=settings["num_shards"],
+            journal_path=settings.get("journal_path"),
+            epoch=settings.get("epoch", 0),
         )
     from transferqueue.shard.server import ShardServer
 
@@ -56,7 +60,26 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         budget_bytes=settings["budget_bytes"],
         arena_dir=settings["arena_dir"],
         prefault=settings.get("prefault", False),
+        guardian_pid=settings.get("guardian_pid"),
+        epoch=settings.get("epoch", 0),
     )
+
+
+class Parent:
+    """What comes over stdin, or by signal."""
+
+    def __init__(self, server: Runnable) -> None:
+        self._server = server
+        self.said_stop = False
+        """Whether this process was told to end; else it has lost its parent, or failed."""
+
+    def hear(self) -> None:
+        self.said_stop = STOP.strip() in os.read(sys.stdin.fileno(), 1 << 10)
+        self._server.stop()
+
+    def end(self) -> None:
+        self.said_stop = True
+        self._server.stop()
 
 
 def say(message: dict[str, Any]) -> None:
@@ -74,14 +97,16 @@ def main() -> int:
     except TransferQueueError as error:
         say({"error": encode_error(error)})
         return 1
-    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    parent = Parent(server)
+    signal.signal(signal.SIGTERM, lambda *_: parent.end())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server.watch(sys.stdin.fileno(), server.stop)
+    server.watch(sys.stdin.fileno(), parent.hear)
     try:
         say({"endpoints": server.endpoints, "pid": os.getpid()})
         server.run()
     finally:
-        server.close()
+        is_orphan = not parent.said_stop
+        server.close(keep=is_orphan and bool(settings.get("outlives_parent")))
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 import time
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from transferqueue.config import runtime_root
 from transferqueue.errors import TransferQueueError
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.service.child import ChildProcess
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 0.2
 
-_PORT = "port"
+_PORT, _EPOCH = "port", "epoch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +52,15 @@ class SupervisorActor:
     """The body of an actor: one process of the service, and its end when this one ends.
 
     When the process dies, so does the actor, and Ray makes it again on the same node
-    (``max_restarts``); it listens where it did before, so that clients find it by themselves.
+    (``max_restarts``); it listens where it did before, so that clients find it by themselves, and
+    goes on from the arena and the journals that were left there.
     """
 
     def __init__(self, process: str, settings: Mapping[str, Any], start_timeout_s: float) -> None:
         self._service_id = settings["service_id"]
         self._client_keys = ServiceKeys(**settings["keys"]).for_clients()
         self._stopping = False
-        self._folder, self._port = _folder_of(f"{self._service_id}-{process}")
+        self._folder, self._port, self._epoch = _folder_of(f"{self._service_id}-{process}")
         self._failure: TransferQueueError | None = None
         try:
             self._start(process, settings, start_timeout_s)
@@ -76,8 +75,15 @@ class SupervisorActor:
         folder = self._folder.path
         host = ray.util.get_node_ip_address()
         endpoints = [f"ipc://{folder / process}.sock", f"tcp://{host}:{self._port}"]
+        recovery = {
+            # Ray's own process of this node starts this actor again, not the one that made it.
+            "guardian_pid": os.getppid(),
+            "epoch": self._epoch,
+            "outlives_parent": True,
+            "journal_path": str(folder / f"{process}.journal"),
+        }
         self._child = ChildProcess(
-            process, {**settings, "endpoints": endpoints}, folder / f"{process}.log"
+            process, {**settings, **recovery, "endpoints": endpoints}, folder / f"{process}.log"
         )
         try:
             said = self._child.wait_ready(time.monotonic() + start_timeout_s)
@@ -88,7 +94,7 @@ class SupervisorActor:
         (folder / _PORT).write_text(self._endpoints[-1].rpartition(":")[2])
         if settings["role"] == "coordinator":
             self._client_keys.save(self._folder.key_file)
-            self._folder.describe(self._endpoints)
+            self._folder.describe(self._endpoints, owner_pid=os.getppid())
         threading.Thread(target=self._watch, name="supervisor", daemon=True).start()
 
     def _watch(self) -> None:
@@ -124,13 +130,14 @@ class SupervisorActor:
         self._folder.remove()
 
 
-def _folder_of(process: str) -> tuple[RuntimeDir, int]:
-    """A new folder, and the TCP port of the predecessor on this node (0, for any, when there was
-    none): what it has left there when it was killed is taken away."""
-    left = runtime_root() / process
-    port = int((left / _PORT).read_text()) if (left / _PORT).exists() else 0
-    shutil.rmtree(left, ignore_errors=True)
-    folder = RuntimeDir(process)
-    if port:
-        (folder.path / _PORT).write_text(str(port))  # for the next one, should this one fail
-    return folder, port
+def _folder_of(process: str) -> tuple[RuntimeDir, int, int]:
+    """The folder, with what a predecessor on this node has left there; its TCP port (0, for any,
+    when there was none); and how many predecessors there were."""
+    folder = RuntimeDir(process, resume=True)
+    epoch = _number_in(folder.path / _EPOCH)
+    (folder.path / _EPOCH).write_text(str(epoch + 1))
+    return folder, _number_in(folder.path / _PORT), epoch
+
+
+def _number_in(path: Path) -> int:
+    return int(path.read_text()) if path.exists() else 0

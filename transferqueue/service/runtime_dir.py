@@ -42,23 +42,27 @@ class RunningService:
 
 
 class RuntimeDir:
-    """The folder of one service. Made at construction; `remove` takes it away."""
+    """The folder of one service. Made at construction; `remove` takes it away.
 
-    def __init__(self, service_id: str) -> None:
+    ``resume``: take over the folder of a predecessor, if there is one, with all that is in it.
+    """
+
+    def __init__(self, service_id: str, *, resume: bool = False) -> None:
         root = _root()
-        remove_leftovers(root)
+        remove_leftovers(root, apart_from=service_id if resume else None)
         self.path = root / service_id
         if len(str(self.path / "shard-99999.sock")) > MAX_SOCKET_PATH:
             raise ConfigError(
                 f"{root} is too long for a Unix socket ({MAX_SOCKET_PATH} characters in all); set "
                 f"$TRANSFERQUEUE_RUNTIME_DIR to a shorter folder"
             )
-        self.path.mkdir(mode=0o700)
+        self.path.mkdir(mode=0o700, exist_ok=resume)
         self.key_file = self.path / _KEY
 
-    def describe(self, endpoints: Sequence[str]) -> None:
-        """Say where the coordinator listens, and whose service it is."""
-        owner = ProcessId.of(os.getpid())
+    def describe(self, endpoints: Sequence[str], *, owner_pid: int | None = None) -> None:
+        """Say where the coordinator listens, and whose service it is: this process's, or that of
+        the one that would start this process again."""
+        owner = ProcessId.of(owner_pid or os.getpid())
         assert owner is not None
         description = {"endpoints": list(endpoints), "owner": asdict(owner)}
         (self.path / _DESCRIPTION).write_text(json.dumps(description))
@@ -77,9 +81,11 @@ def running_services() -> Iterator[RunningService]:
             )
 
 
-def remove_leftovers(root: Path) -> None:
-    """Take away the folders of services whose owner is dead."""
+def remove_leftovers(root: Path, *, apart_from: str | None = None) -> None:
+    """Take away the folders of services whose owner is dead, but not that of one service."""
     for path in root.glob("*/"):
+        if path.name == apart_from:
+            continue
         description = _read(path)
         if description is None:
             is_dead = time.time() - path.stat().st_mtime > UNDESCRIBED_GRACE_S

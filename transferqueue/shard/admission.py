@@ -83,6 +83,13 @@ class Admission:
         room = Room.of(put.plan)
         self._tell(ops.ADMIT, request_id, room, timeout_s=max(0.0, put.deadline_s - now_s))
 
+    def ask_again(self, now_s: float) -> None:
+        """The coordinator is another one, and knows of no put that waits."""
+        self._given_up.clear()
+        asked, self._asked = self._asked, {}
+        for put in asked.values():
+            self.ask(put, now_s)
+
     def hear(self, message: Message) -> None:
         """An answer of the coordinator to one of these requests."""
         put = self._asked.pop(message.request_id, None)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.errors import TransferExpired
+from transferqueue.errors import ArenaReplaced, TransferExpired
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.deadlines import Deadlines
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
     from transferqueue.backends.base import Backend
     from transferqueue.net.server import Handler, Request, Server
+    from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
+    from transferqueue.shard.recovery import Recovery
     from transferqueue.shard.store import FoundColumn, Store
     from transferqueue.wire.format import Buffer
 
@@ -46,7 +48,8 @@ SEND_LIMIT_BYTES = 64 << 20
 
 
 class Gets:
-    """The requests that make up gets. ``on_free`` hears that space came free."""
+    """The requests that make up gets. ``on_free`` hears that space came free; ``arena`` is the
+    token of the memory that clients map, ``None`` when they cannot."""
 
     def __init__(
         self,
@@ -55,12 +58,16 @@ class Gets:
         store: Store,
         backend: Backend,
         peers: MappingPeers,
+        journal: ShardJournal,
+        arena: str | None,
         on_free: Callable[[], None],
     ) -> None:
         self._server = server
         self._store = store
         self._backend = backend
         self._peers = peers
+        self._journal = journal
+        self._arena = arena
         self._on_free = on_free
         self._outgoing: dict[int, _HeldGet] = {}
         self._deadlines = Deadlines()
@@ -73,6 +80,11 @@ class Gets:
             ops.READ_DONE: self._read_done,
             ops.RELEASE: self._release,
         }
+
+    def resume(self, found: Recovery) -> None:
+        """Go on with what an earlier process of this shard had lent."""
+        for key, lease in found.leases_of.items():
+            self._lent.note(key, lease)
 
     @property
     def bytes_unsent(self) -> int:
@@ -118,6 +130,8 @@ class Gets:
         neither: then they come by ``read``. What is left in place is held under ``lease_id``.
         """
         body = request.body
+        if body["reader"] is not None and body["reader"].get("arena", self._arena) != self._arena:
+            raise ArenaReplaced(self._store.slot)
         found = self._store.find(
             str(body["partition"]),
             ArrayReader(request.frames).int64s(body["uids"]),
@@ -163,6 +177,9 @@ class Gets:
         reader = self._peers.key_of(request.body["reader"]) if mapped else request.peer.hex()
         held = list((mapped or streamed).values())
         lease_id = self._store.pin(reader, held, time.monotonic())
+        if mapped:
+            slabs = self._store.slabs_of(lease_id)
+            self._journal.leased(lease_id, reader, slabs, request.key)
         if streamed:
             runs = [column.runs for column in held]
             self._outgoing[lease_id] = _HeldGet(reader=reader, get=OutgoingGet(runs))
@@ -233,7 +250,9 @@ class Gets:
     def _release(self, request: Request) -> Reply:
         """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more."""
         lease_ids = ArrayReader(request.frames).int64s(request.body["lease_ids"])
-        self._store.release(self._peers.key_of(request.body["reader"]), lease_ids.tolist())
+        reader = self._peers.key_of(request.body["reader"])
+        self._journal.released(reader, lease_ids.tolist())
+        self._store.release(reader, lease_ids.tolist())
         self._on_free()
         return Reply(body={})
 
@@ -243,7 +262,8 @@ class Gets:
             self._take_back(held.reader, lease_id)
 
     def _take_back(self, reader: str, lease_id: int) -> None:
-        self._outgoing.pop(lease_id, None)
+        if self._outgoing.pop(lease_id, None) is None:  # not a get in chunks, so it is mapped
+            self._journal.released(reader, [lease_id])
         self._deadlines.drop(lease_id)
         self._store.release(reader, [lease_id])
         self._on_free()

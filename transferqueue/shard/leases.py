@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -80,6 +80,34 @@ class Leases:
     def held_bytes(self) -> int:
         """Bytes of cleared cells that wait for a pin to go."""
         return self._held.total_bytes
+
+    def begin(self, first_lease_id: int) -> None:
+        """Number leases from here on."""
+        self._next_lease_id = first_lease_id
+
+    def restore(self, lease_id: int, reader: str, slab_ids: Int32s, now_s: float) -> None:
+        """A lease that an earlier process gave; its slabs are in use."""
+        self._slabs.pins[slab_ids] += 1
+        self._leases[lease_id] = _Lease(reader, slab_ids, now_s)
+        self._of_reader.setdefault(reader, set()).add(lease_id)
+
+    def hold(self, slab_ids: Int32s, addresses: Int64s, nbytes: Int64s) -> None:
+        """Bytes that were cleared before a restart and are still looked at."""
+        np.add.at(self._slabs.held_bytes, slab_ids, nbytes)
+        self._held.add(slab_ids, addresses, nbytes)
+
+    def held(self) -> tuple[Int32s, Int64s, Int64s]:
+        """Slab, address and size of every cleared range that waits for a pin to go."""
+        return self._held.all()
+
+    def each(self) -> Iterator[tuple[int, str, Int32s]]:
+        """Number, reader and slabs of every lease."""
+        for lease_id, lease in self._leases.items():
+            yield lease_id, lease.reader, lease.slab_ids
+
+    def slabs_of(self, lease_id: int) -> Int32s:
+        """What a live lease pins, each slab once."""
+        return self._leases[lease_id].slab_ids
 
     def acquire(self, reader: str, slab_ids: Int32s, now_s: float) -> int:
         """Pin slabs for a reader; an id named twice is pinned once. Returns the lease id.
@@ -231,6 +259,11 @@ class _HeldRanges:
         if bool(filled.any()):
             self._chunks.append((slab_ids[filled], addresses[filled], nbytes[filled]))
             self.total_bytes += int(nbytes.sum())
+
+    def all(self) -> tuple[Int32s, Int64s, Int64s]:
+        chunks = [(np.empty(0, np.int32), _NO_INTS, _NO_INTS), *self._chunks]
+        slabs, addresses, nbytes = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
+        return slabs.astype(np.int32), addresses, nbytes
 
     def take(self, slab_ids: Int32s) -> tuple[Int64s, Int64s]:
         """Remove and return the ranges of these slabs: addresses and sizes."""

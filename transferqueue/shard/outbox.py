@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,16 @@ class Outbox:
     def add(self, what: Any) -> None:
         self._kept.append(Event(number=self._next_number, what=what))
         self._next_number += 1
+
+    def begin(self, told: Iterable[Any]) -> None:
+        """The receiver is another one: keep these instead, numbered from 1 on."""
+        self._kept = deque(Event(number=n, what=w) for n, w in enumerate(told, start=1))
+        self._next_number = len(self._kept) + 1
+        self._num_sent = self._sent_at_heartbeat = 0
+
+    def kept(self) -> list[Any]:
+        """What is not acknowledged, in order."""
+        return [event.what for event in self._kept]
 
     def take_unsent(self) -> list[Event]:
         """The events to send now; they count as sent."""

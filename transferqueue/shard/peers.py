@@ -9,6 +9,7 @@ ends. No heartbeat: a process that hangs in a debugger keeps what it holds.
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_owner import ProcessId
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 class MappingPeers:
     """Watches the processes that hold leases or reservations of mapped memory.
 
-    ``watch`` and ``unwatch`` are the server's; ``on_end`` gets the key of a process that ended.
+    ``watch`` and ``unwatch`` are the server's; ``on_begin`` gets the key and the plain values of
+    a process that is new, ``on_end`` the key of one that ended.
     """
 
     def __init__(
@@ -29,10 +31,14 @@ class MappingPeers:
         watch: Callable[[int, Callable[[], None]], None],
         unwatch: Callable[[int], None],
         on_end: Callable[[str], None],
+        on_begin: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
         self._watch = watch
         self._unwatch = unwatch
         self._on_end = on_end
+        self._on_begin = on_begin
+        self.processes: dict[str, dict[str, Any]] = {}
+        """Every process that is watched, as plain values, by key."""
         self._pidfds: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -52,7 +58,19 @@ class MappingPeers:
         key = f"{process.pid}:{process.started}"
         if key not in self._pidfds:
             self._open(key, process)
+            self._on_begin(key, self.processes[key])
         return key
+
+    def resume(self, processes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Watch the processes that an earlier process of this shard has lent memory to. Returns
+        the keys of those that have ended."""
+        ended = []
+        for key, plain in processes.items():
+            try:
+                self._open(key, ProcessId(**plain))
+            except InvalidInput:
+                ended.append(key)
+        return ended
 
     def _open(self, key: str, process: ProcessId) -> None:
         try:
@@ -64,6 +82,7 @@ class MappingPeers:
             os.close(pidfd)
             raise InvalidInput(f"process {process.pid} is not the one that asks for memory")
         self._pidfds[key] = pidfd
+        self.processes[key] = asdict(process)
         self._watch(pidfd, lambda: self._end(key))
 
     def _end(self, key: str) -> None:
@@ -72,6 +91,7 @@ class MappingPeers:
 
     def _forget(self, key: str) -> None:
         pidfd = self._pidfds.pop(key)
+        del self.processes[key]
         self._unwatch(pidfd)
         os.close(pidfd)
 

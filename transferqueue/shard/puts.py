@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.errors import Malformed, StorageFull
+from transferqueue.errors import ArenaReplaced, Malformed, StorageFull
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.admission import Admission, Room
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from transferqueue.backends.base import Backend
     from transferqueue.net.server import Handler, Request, Server
+    from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
+    from transferqueue.shard.recovery import Recovery
     from transferqueue.shard.store import Committed, Reservation, Store
     from transferqueue.wire.format import Message
 
@@ -63,7 +65,8 @@ class NewRows:
 
 class Puts:
     """The requests that make up puts. ``on_commit`` hears what became visible, in order; ``send``
-    carries what `Admission` asks to the coordinator."""
+    carries what `Admission` asks to the coordinator. ``arena``: the token of the memory that
+    clients map, ``None`` when they cannot."""
 
     def __init__(
         self,
@@ -73,6 +76,8 @@ class Puts:
         backend: Backend,
         peers: MappingPeers,
         budget: Budget,
+        journal: ShardJournal,
+        arena: str | None,
         on_commit: Callable[[Committed], None],
         send: Callable[[Message], None],
     ) -> None:
@@ -81,12 +86,14 @@ class Puts:
         self._backend = backend
         self._peers = peers
         self._budget = budget
+        self._journal = journal
+        self._arena = arena
         self._on_commit = on_commit
         self._waiting = WaitingPuts()
         self.admission = Admission(slot=budget.slot, server=server, send=send, enter=self._enter)
         self._rooms: dict[int, Room] = {}  # by put_id, until its commit
         self._try_again_s = 0.0
-        self._incoming: dict[int, IncomingPut] = {}
+        self._incoming: dict[int, _ChunkedPut] = {}
         self._deadlines = Deadlines()
         self._lent: Lent[int] = Lent()
         self._stored: Lent[NewRows] = Lent()
@@ -96,6 +103,23 @@ class Puts:
             ops.COMMIT: self._commit,
             ops.ABORT: self._abort,
         }
+
+    def resume(self, found: Recovery) -> None:
+        """Go on with what an earlier process of this shard had answered."""
+        for key, (partition, first_uid, num_rows) in found.answers.items():
+            body = {"first_uid": first_uid, "num_rows": num_rows}
+            self._server.remember(key, Reply(body=body))
+            if partition is not None:
+                rows = NewRows(partition=partition, first_uid=first_uid, num_rows=num_rows)
+                self._stored.note(key, rows)
+        for put_id, record in found.puts.items():
+            key = bytes(record.body["key"][0]), int(record.body["key"][1])
+            self._lent.note(key, put_id)
+            is_lent = bool(record.body["lent"])
+            self._server.remember(key, _set_aside(self._store.reservation(put_id), is_lent=is_lent))
+            if not is_lent:
+                self._deadlines.add(put_id, float(record.body["deadline_s"]) + COMMIT_GRACE_S)
+        self._journal.keep(found.puts)
 
     @property
     def num_waiting(self) -> int:
@@ -202,6 +226,8 @@ class Puts:
         is_reserved = False
         with self._server.answering(put.request):
             writer = put.request.body["writer"]
+            if writer is not None and writer.get("arena", self._arena) != self._arena:
+                raise ArenaReplaced(self._budget.slot)
             key = put.request.peer.hex() if writer is None else self._peers.key_of(writer)
             reservation = self._store.reserve(put.plan, key)
             if reservation is None:
@@ -224,15 +250,17 @@ class Puts:
         if body["payload"] is not None:
             return self._fill(put, reservation)
         self._lent.note(put.request.key, reservation.put_id)
-        if body["writer"] is None:
+        is_lent = body["writer"] is not None
+        if is_lent:
+            # No deadline: while its process lives it may be writing, so only its commit, its abort
+            # or its end give the space on.
+            self._write_down(put, reservation, is_lent=True)
+        else:
             self._expect_chunks(put, reservation)
-            return Reply(body={"put_id": reservation.put_id})
-        # No deadline: while its process lives it may be writing, so only its commit, its abort or
-        # its end give the space on.
-        arrays = ArrayWriter()
-        addresses = arrays.add(reservation.addresses)
-        answer = {"put_id": reservation.put_id, "addresses": addresses}
-        return Reply(body=answer, frames=arrays.frames)
+        return _set_aside(reservation, is_lent=is_lent)
+
+    def _write_down(self, put: WaitingPut, reservation: Reservation, *, is_lent: bool) -> None:
+        self._journal.reserved(reservation, put.request, is_lent=is_lent, deadline_s=put.deadline_s)
 
     def _fill(self, put: WaitingPut, reservation: Reservation) -> Reply:
         payload = _payload_of(put.request, put.plan).data
@@ -243,9 +271,10 @@ class Puts:
                 at += column.nbytes
         if put.request.body["commit"]:
             return self._make_visible(put.request, reservation.put_id)
+        self._write_down(put, reservation, is_lent=False)
         self._lent.note(put.request.key, reservation.put_id)
         self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
-        return Reply(body={"put_id": reservation.put_id})
+        return _set_aside(reservation, is_lent=False)
 
     def _full(self, plan: PutPlan, waited_s: float) -> StorageFull:
         available = self._budget.nbytes - self._backend.used_bytes
@@ -256,7 +285,8 @@ class Puts:
     def _expect_chunks(self, put: WaitingPut, reservation: Reservation) -> None:
         put_id = reservation.put_id
         sizes = [column.nbytes for column in put.plan.columns]
-        self._incoming[put_id] = IncomingPut(sizes, reservation.addresses)
+        chunks = IncomingPut(sizes, reservation.addresses)
+        self._incoming[put_id] = _ChunkedPut(put=put, chunks=chunks)
         self._deadlines.add(put_id, put.deadline_s + COMMIT_GRACE_S)
 
     def _write(self, request: Request) -> Reply:
@@ -265,14 +295,17 @@ class Puts:
         The same chunk may come again: its answer was lost.
         """
         put_id, chunk = request.number("put_id"), request.number("chunk")
-        self._store.reservation(put_id)
+        reservation = self._store.reservation(put_id)
         incoming = self._incoming.get(put_id)
         if incoming is None:
             raise Malformed(f"put {put_id} does not come in chunks")
-        for address, block in incoming.places(chunk, request.frames):
+        chunks = incoming.chunks
+        for address, block in chunks.places(chunk, request.frames):
             self._backend.write(address, block)
-        incoming.note(chunk)
-        self._deadlines.heard(put_id, time.monotonic(), more_to_come=not incoming.is_complete)
+        chunks.note(chunk)
+        if chunks.is_complete and not self._journal.is_reserved(put_id):
+            self._write_down(incoming.put, reservation, is_lent=False)
+        self._deadlines.heard(put_id, time.monotonic(), more_to_come=not chunks.is_complete)
         return Reply(body={})
 
     # -- the end --------------------------------------------------------------------------------
@@ -282,7 +315,7 @@ class Puts:
         put_id = request.number("put_id")
         incoming = self._incoming.get(put_id)
         if incoming is not None:
-            incoming.refuse_unless_complete()
+            incoming.chunks.refuse_unless_complete()
         return self._make_visible(request, put_id)
 
     def _make_visible(self, request: Request, put_id: int) -> Reply:
@@ -291,10 +324,12 @@ class Puts:
         sizes = np.array([column.nbytes for column in reservation.plan.columns], dtype=np.int64)
         try:
             self._backend.seal(reservation.addresses, sizes)
-            committed = self._store.commit(put_id)
+            self._store.check_commit(put_id)
+            self._write_down_commit(request, reservation)
         except BaseException:
-            self._store.abort(put_id)
+            self._give_up(put_id)
             raise
+        committed = self._store.commit(put_id)
         self._rooms.pop(put_id, None)  # used: the coordinator counts the rows themselves
         self._on_commit(committed)
         first_uid = int(committed.uids[0]) if len(committed.uids) else 0
@@ -305,6 +340,16 @@ class Puts:
             self._stored.note(request.key, rows)
         return Reply(body={"first_uid": rows.first_uid, "num_rows": rows.num_rows})
 
+    def _write_down_commit(self, request: Request, reservation: Reservation) -> None:
+        is_new = reservation.plan.uids is None and reservation.plan.num_rows > 0
+        first_uid = self._store.next_uid if is_new else 0
+        if request.op == ops.COMMIT:
+            self._journal.committed(reservation, request.key, first_uid)
+        else:
+            self._journal.reserved(
+                reservation, request, is_lent=False, deadline_s=0.0, first_uid=first_uid
+            )
+
     def _abort(self, request: Request) -> Reply:
         """Body: ``put_id``."""
         self._give_up(request.number("put_id"))
@@ -313,11 +358,30 @@ class Puts:
 
     def _give_up(self, put_id: int) -> None:
         self._forget(put_id)
+        self._journal.aborted(put_id)
         self._store.abort(put_id)
 
     def _forget(self, put_id: int) -> None:
         self._incoming.pop(put_id, None)
         self._deadlines.drop(put_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ChunkedPut:
+    """A put whose bytes come in chunks."""
+
+    put: WaitingPut
+    chunks: IncomingPut
+
+
+def _set_aside(reservation: Reservation, *, is_lent: bool) -> Reply:
+    """The answer to a put that holds space, and says where to a process that writes there."""
+    if not is_lent:
+        return Reply(body={"put_id": reservation.put_id})
+    arrays = ArrayWriter()
+    addresses = arrays.add(reservation.addresses)
+    answer = {"put_id": reservation.put_id, "addresses": addresses}
+    return Reply(body=answer, frames=arrays.frames)
 
 
 def _payload_of(request: Request, plan: PutPlan) -> np.ndarray:

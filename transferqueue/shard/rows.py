@@ -8,10 +8,14 @@ and search follow what is alive.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from transferqueue.errors import FieldExists, FieldsMissing, RowsGone, near_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NO_CELL = -1
 RESERVED = -2
@@ -85,6 +89,16 @@ class RowTable:
     def uids(self) -> np.ndarray:
         """Uids of the rows alive, rising. int64[rows]."""
         return self._uids[: self._num][self._alive[: self._num]]
+
+    def columns(self) -> Iterator[tuple[str, np.ndarray, Cells]]:
+        """Every field that a row has: its name, which rows alive have it (bool[rows], in the
+        order of `uids`), and their cells."""
+        rows = np.flatnonzero(self._alive[: self._num])
+        for name in self._columns:
+            cells = self.read(name, rows)
+            present = cells.is_there
+            if present.any():
+                yield name, present, cells.take(np.flatnonzero(present))
 
     def append(self, uids: np.ndarray) -> np.ndarray:
         """Add rows; ``uids`` rise and lie above all before. Returns their row numbers."""

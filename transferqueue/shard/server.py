@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
-from transferqueue.backends.registry import open_backend
 from transferqueue.net.server import Reply, Request, Server
+from transferqueue.shard.account import account
 from transferqueue.shard.gets import Gets
+from transferqueue.shard.opening import open_shard
 from transferqueue.shard.peers import MappingPeers
 from transferqueue.shard.puts import Budget, Puts
-from transferqueue.shard.store import Store
+from transferqueue.shard.snapshot import snapshot
 from transferqueue.shard.uplink import Uplink
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
 
+    from transferqueue.journal.records import Record
     from transferqueue.net.keys import ServiceKeys
+    from transferqueue.shard.recovery import Recovery
 
 _MUTATING = frozenset({ops.PUT, ops.COMMIT, ops.ABORT, ops.CLEAR, ops.RELEASE, ops.READ_DONE})
 
@@ -44,21 +48,31 @@ class ShardServer:
         budget_bytes: int,
         arena_dir: str,
         prefault: bool = False,
+        guardian_pid: int | None = None,
+        epoch: int = 0,
     ) -> None:
+        """``guardian_pid``: the process that starts this shard again when it dies. ``epoch``: how
+        often it has done so."""
         self.slot = slot
         self.incarnation = secrets.token_hex(8)
         self._budget = Budget(slot=slot, nbytes=budget_bytes)
-        self._backend = open_backend(
+        opened = open_shard(
             backend,
             BackendConfig(
                 service_id=service_id,
                 slot=slot,
                 budget_bytes=budget_bytes,
                 directory=arena_dir,
+                guardian_pid=guardian_pid,
                 options={"prefault": True} if prefault else {},
             ),
+            epoch=epoch,
         )
-        self._store = Store(slot=slot, space=self._backend)
+        self.epoch = opened.epoch
+        self._backend = opened.backend
+        self._store = opened.found.store
+        self._journal = opened.journal
+        self._limited = frozenset(opened.found.limited)
         self._server = Server(
             endpoints=endpoints,
             keys=keys,
@@ -67,22 +81,30 @@ class ShardServer:
             on_cancel=self._cancel,
         )
         self.endpoints = self._server.endpoints
-        self._peers = MappingPeers(self._server.watch, self._server.unwatch, self._peer_gone)
+        self._peers = MappingPeers(
+            self._server.watch, self._server.unwatch, self._peer_gone, self._journal.peer
+        )
         self._uplink = Uplink(
             self._server.open_stream(coordinator, keys),
             slot=slot,
             registration=self._registration(),
             on_free=self._clear_rows,
-            on_limited=lambda names: self._puts.admission.limit(names),
+            on_limited=self._limit,
             on_admission=lambda message: self._puts.admission.hear(message),
+            on_new=lambda: self._puts.admission.ask_again(time.monotonic()),
+            account=lambda: account(self._store),
         )
         self._server.watch(self._uplink.stream.socket, self._uplink.hear)
+        access = self._backend.client_access()
+        arena = None if access is None else str(access["token"])
         self._puts = Puts(
             server=self._server,
             store=self._store,
             backend=self._backend,
             peers=self._peers,
             budget=self._budget,
+            journal=self._journal,
+            arena=arena,
             on_commit=self._uplink.add,
             send=self._uplink.stream.send,
         )
@@ -91,9 +113,22 @@ class ShardServer:
             store=self._store,
             backend=self._backend,
             peers=self._peers,
+            journal=self._journal,
+            arena=arena,
             on_free=self._puts.admit,
         )
         self._server.add_handlers(self._puts.handlers | self._gets.handlers)
+        self._resume(opened.found)
+
+    def _resume(self, found: Recovery) -> None:
+        """Go on where an earlier process of this shard was killed."""
+        self._puts.admission.limit(found.limited)
+        self._puts.resume(found)
+        self._gets.resume(found)
+        for committed in found.tagged():
+            self._uplink.add(committed)
+        for ended in self._peers.resume(found.peers):
+            self._peer_gone(ended)
 
     def _registration(self) -> dict[str, Any]:
         """Who this is, and what a client needs to choose its way here."""
@@ -119,18 +154,43 @@ class ShardServer:
     def stop(self) -> None:
         self._server.stop()
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = False) -> None:
+        """``keep``: leave the rows for a successor."""
         self._peers.close()
         self._uplink.close()
         self._server.close()
-        self._backend.close()
+        self._journal.close()
+        self._backend.close(keep=keep)
 
     def _tick(self, now_s: float) -> float:
         self._puts.tick(now_s)
         self._gets.tick(now_s)
         self._uplink.tick(now_s)
+        self._journal.tick(now_s, self._size, self._snapshot)
         due = (self._uplink.next_heartbeat_s, self._puts.next_s(), self._gets.next_s())
         return max(0.0, min(at_s for at_s in due if at_s is not None) - now_s)
+
+    def _size(self) -> tuple[int, int]:
+        cells = sum(len(t) * len(t.fields) for t in self._store.partitions.values())
+        return len(self._store.slabs), cells
+
+    def _snapshot(self) -> Iterator[Record]:
+        return snapshot(
+            self._store,
+            epoch=self.epoch,
+            limited=self._limited,
+            peers=self._peers.processes,
+            puts=self._journal.reservations(),
+            answers=self._journal.answers,
+            unsent=self._uplink.unsent(),
+        )
+
+    def _limit(self, partitions: Sequence[str]) -> None:
+        """These partitions have a quota."""
+        if frozenset(partitions) != self._limited:
+            self._limited = frozenset(partitions)
+            self._journal.limited(partitions)
+        self._puts.admission.limit(partitions)
 
     # -- what ends without an answer ------------------------------------------------------------
 
@@ -144,6 +204,7 @@ class ShardServer:
 
     def _peer_gone(self, peer: str) -> None:
         """A process that had memory mapped has ended."""
+        self._journal.gone(peer)
         self._store.peer_gone(peer)
         self._puts.admit()
 
@@ -153,12 +214,15 @@ class ShardServer:
         """Body: ``partition``, ``uids`` or nil for all. Rows not there are passed over."""
         reference = request.body["uids"]
         uids = None if reference is None else ArrayReader(request.frames).int64s(reference)
-        gone = self._clear_rows(str(request.body["partition"]), uids)
+        gone = self._clear_rows(str(request.body["partition"]), uids, request.key)
         return Reply(body={"num_rows": len(gone)})
 
-    def _clear_rows(self, partition: str, uids: np.ndarray | None) -> np.ndarray:
+    def _clear_rows(
+        self, partition: str, uids: np.ndarray | None, key: tuple[bytes, int] | None = None
+    ) -> np.ndarray:
         gone = self._store.clear(partition, uids)
         if len(gone):
+            self._journal.cleared(partition, gone, key)
             self._uplink.add((partition, gone))
             self._puts.admit()
         return gone
@@ -171,6 +235,8 @@ class ShardServer:
             body={
                 "slot": self.slot,
                 "pid": os.getpid(),
+                "epoch": self.epoch,
+                "journal_bytes": self._journal.num_bytes,
                 "budget_bytes": self._budget.nbytes,
                 "used_bytes": self._backend.used_bytes,
                 "backend": self._backend.facts(),

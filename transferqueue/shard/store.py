@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from transferqueue.errors import DuplicateRows, RowsGone, TransferExpired
+from transferqueue.errors import DuplicateRows, RowsGone, RowsLost, TransferExpired
 from transferqueue.shard.leases import FreedRanges, Leases
 from transferqueue.shard.rows import Cells, RowTable
 from transferqueue.shard.slabs import SlabTable
-from transferqueue.uids import make_uids
+from transferqueue.shard.specs import SpecTable
+from transferqueue.uids import make_uids, sequences_of
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
     from transferqueue.fields import FieldSpec
     from transferqueue.wire.put import ColumnPlan, PutPlan
+
+
+EPOCH_SHIFT = 32
+"""Numbers of puts and leases: the number of the shard's process above so many bits of count."""
 
 
 class Space(Protocol):
@@ -60,6 +65,8 @@ class Committed:
     specs: Mapping[str, FieldSpec]
     nbytes: Mapping[str, int]
     tags: Mapping[str, Any]
+    is_again: bool = False
+    """It is not known whether the coordinator, or the one before it, has heard of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,31 +88,6 @@ class FoundColumn:
         return self.runs.total_bytes
 
 
-class SpecTable:
-    """Numbers for field specs, so that a slab can name its own with an int."""
-
-    def __init__(self) -> None:
-        self._ids: dict[FieldSpec, int] = {}
-        self._specs: list[FieldSpec] = []
-
-    def id_of(self, spec: FieldSpec) -> int:
-        spec_id = self._ids.setdefault(spec, len(self._specs))
-        if spec_id == len(self._specs):
-            self._specs.append(spec)
-        return spec_id
-
-    def distinct(self, spec_ids: np.ndarray) -> tuple[list[FieldSpec], np.ndarray | None]:
-        """The specs of some slabs, each once, and the index of each slab's own among them, int64;
-        ``None`` where all have the same."""
-        if len(spec_ids) == 0:
-            return [], None
-        first = int(spec_ids[0])
-        if (spec_ids == first).all():
-            return [self._specs[first]], None
-        distinct, inverse = np.unique(spec_ids, return_inverse=True)
-        return [self._specs[spec_id] for spec_id in distinct.tolist()], inverse
-
-
 class Store:
     """Invariant: bytes of a cell change only before its put commits."""
 
@@ -114,11 +96,21 @@ class Store:
         self.slabs = SlabTable()
         self.leases = Leases(self.slabs)
         self.partitions: dict[str, RowTable] = {}
+        self.specs = SpecTable()
+        self.next_sequence = 1
+        """Of the next uid. Never falls, also not over restarts."""
+        self.lost_below = 0
+        """Rows with a sequence below this one that are not here were lost, not cleared."""
         self._space = space
-        self._specs = SpecTable()
         self._reservations: dict[int, Reservation] = {}
         self._next_put_id = 1
-        self._next_sequence = 1
+
+    def begin(self, epoch: int, space: Space) -> None:
+        """Serve as the process of this number: puts and leases get numbers that no earlier
+        process of this shard has given out. ``space``: where the bytes are from now on."""
+        self._space = space
+        self._next_put_id = (epoch << EPOCH_SHIFT) + 1
+        self.leases.begin((epoch << EPOCH_SHIFT) + 1)
 
     # -- put ------------------------------------------------------------------------------------
 
@@ -132,17 +124,31 @@ class Store:
         addresses = self._space.reserve(sizes)
         if addresses is None:
             return None
+        put_id, self._next_put_id = self._next_put_id, self._next_put_id + 1
+        return self.enter(put_id, plan, writer, addresses)
+
+    def enter(self, put_id: int, plan: PutPlan, writer: str, addresses: np.ndarray) -> Reservation:
+        """Set cells aside for a put that has its space, now or from before a restart."""
         self._mark_cells(plan)
+        extents = self._space.extents([column.nbytes for column in plan.columns])
         reservation = Reservation(
-            put_id=self._next_put_id,
+            put_id=put_id,
             plan=plan,
             writer=writer,
-            slab_ids=self._add_slabs(plan, addresses, self._space.extents(sizes)),
+            slab_ids=self._add_slabs(plan, addresses, extents),
             addresses=addresses,
         )
-        self._next_put_id += 1
-        self._reservations[reservation.put_id] = reservation
+        self._reservations[put_id] = reservation
         return reservation
+
+    @property
+    def next_uid(self) -> int:
+        """Of the first new row of the next commit."""
+        return int(make_uids(self.slot, self.next_sequence, 1)[0])
+
+    def reservations(self) -> list[Reservation]:
+        """Puts under way, in the order in which they came."""
+        return list(self._reservations.values())
 
     def is_under_way(self, put_id: int) -> bool:
         return put_id in self._reservations
@@ -154,21 +160,29 @@ class Store:
         except KeyError:
             raise TransferExpired("put", put_id, self.slot) from None
 
-    def commit(self, put_id: int) -> Committed:
-        """Make a put visible. Its rows may have been cleared meanwhile: then RowsGone, and the
-        put is given back."""
+    def check_commit(self, put_id: int) -> Reservation:
+        """The put, if `commit` will make it visible. Its rows may have been cleared meanwhile:
+        then RowsGone, and the put is given back."""
         reservation = self.reservation(put_id)
         plan = reservation.plan
-        table = self._table(plan.partition)
-        try:
-            rows = None if plan.uids is None else table.locate(plan.uids)
-        except RowsGone:
-            self.abort(put_id)
-            raise
-        uids = plan.uids
-        if uids is None or rows is None:
+        if plan.uids is not None:
+            try:
+                self._read_table(plan.partition).locate(plan.uids)
+            except RowsGone:
+                self.abort(put_id)
+                raise
+        return reservation
+
+    def commit(self, put_id: int) -> Committed:
+        """Make a put visible, or fail as `check_commit` does. New rows get the next uids."""
+        reservation = self.check_commit(put_id)
+        plan = reservation.plan
+        table = self.table(plan.partition)
+        if plan.uids is None:
             uids = self._new_uids(plan.num_rows)
             rows = table.append(uids)
+        else:
+            uids, rows = plan.uids, table.locate(plan.uids)
         del self._reservations[put_id]
         for index, column in enumerate(plan.columns):
             if len(reservation.slab_ids):
@@ -202,7 +216,7 @@ class Store:
         RowsGone, FieldsMissing. Rows that lack an ``optional`` field are left out of its column.
         """
         table = self._read_table(partition)
-        rows = table.locate(uids)
+        rows = self._located(table, uids)
         read = table.read_all(list(fields), rows)
         found = {name: self._found(cells, None) for name, cells in read.items()}
         for name in optional:
@@ -214,10 +228,27 @@ class Store:
                 found[name] = self._found(cells.take(np.flatnonzero(present)), present)
         return found
 
+    def _located(self, table: RowTable, uids: np.ndarray) -> np.ndarray:
+        """As `RowTable.locate`; RowsLost for rows that an earlier process of this shard had."""
+        try:
+            return table.locate(uids)
+        except RowsGone:
+            lost = sequences_of(uids[~table.find(uids)[1]]) < self.lost_below
+            if lost.any():
+                raise RowsLost(int(lost.sum()), len(uids), [self.slot]) from None
+            raise
+
     def pin(self, reader: str, columns: Sequence[FoundColumn], now_s: float) -> int:
         """A lease on all slabs of these columns."""
         slab_ids = [column.slab_ids for column in columns]
         return self.leases.acquire(reader, np.concatenate([_NO_SLABS, *slab_ids]), now_s)
+
+    def slabs_of(self, lease_id: int) -> np.ndarray:
+        """Where the slabs of a lease begin, those that take space: what names them over a
+        restart."""
+        ids = self.leases.slabs_of(lease_id)
+        at: np.ndarray = self.slabs.address[ids][self.slabs.extent_bytes[ids] > 0]
+        return at
 
     def release(self, reader: str, lease_ids: Sequence[int]) -> None:
         self._give_back(self.leases.release(reader, lease_ids))
@@ -256,7 +287,7 @@ class Store:
 
     # -- steps ----------------------------------------------------------------------------------
 
-    def _table(self, partition: str) -> RowTable:
+    def table(self, partition: str) -> RowTable:
         """To be written to: made when it is not there."""
         table = self.partitions.get(partition)
         if table is None:
@@ -291,7 +322,7 @@ class Store:
         """Keep other puts off the empty cells that this put will write."""
         if plan.uids is None:
             return
-        table = self._table(plan.partition)
+        table = self.table(plan.partition)
         rows = table.locate(plan.uids)
         for column in plan.columns:
             table.reserve(column.name, rows)
@@ -315,7 +346,7 @@ class Store:
             extent_bytes=extent_bytes,
             unit_bytes=np.array([c.spec.unit_bytes for c in plan.columns], dtype=np.int64),
             num_rows=np.full(len(plan.columns), plan.num_rows, dtype=np.int64),
-            spec_id=np.array([self._specs.id_of(c.spec) for c in plan.columns], dtype=np.int32),
+            spec_id=np.array([self.specs.id_of(c.spec) for c in plan.columns], dtype=np.int32),
         )
 
     def _cells_of(self, reservation: Reservation, index: int, column: ColumnPlan) -> Cells:
@@ -331,13 +362,13 @@ class Store:
         )
 
     def _new_uids(self, num_rows: int) -> np.ndarray:
-        uids = make_uids(self.slot, self._next_sequence, num_rows)
-        self._next_sequence += num_rows
+        uids = make_uids(self.slot, self.next_sequence, num_rows)
+        self.next_sequence += num_rows
         return uids
 
     def _found(self, cells: Cells, present: np.ndarray | None) -> FoundColumn:
         slab_ids, unit_bytes = self._slabs_of(cells)
-        specs, spec_of_row = self._specs.distinct(self.slabs.spec_id[slab_ids])
+        specs, spec_of_row = self.specs.distinct(self.slabs.spec_id[slab_ids])
         if spec_of_row is not None:
             spec_of_row = spec_of_row[np.searchsorted(slab_ids, cells.slabs)]
         return FoundColumn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.shard.admission import FIRST_REQUEST_ID
@@ -14,7 +15,7 @@ from transferqueue.wire.format import ERROR_OP, Message, decode_error
 from transferqueue.wire.tags import write_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
 
@@ -28,10 +29,25 @@ Cleared = tuple[str, "np.ndarray"]
 """Partition and uids."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """The end of an account of everything that the shard holds."""
+
+    next_sequence: int
+    """Rows below it that the account did not name are gone."""
+
+
+Told = Committed | Cleared | Whole
+
+
 class Uplink:
-    """``registration`` is sent with every heartbeat: the coordinator may have been restarted.
+    """``registration`` is sent with every heartbeat: the coordinator may have been restarted. One
+    that is another gets what it may not know of, and then ``account``: everything, ended by
+    `Whole`. Nothing is sent before it is known who listens.
+
     ``on_free`` gets the rows that the coordinator says nobody needs any more, ``on_limited`` the
-    partitions that have a quota, ``on_admission`` the answers to what `Admission` asked."""
+    partitions that have a quota, ``on_admission`` the answers to what `Admission` asked,
+    ``on_new`` hears that the coordinator is another one."""
 
     def __init__(
         self,
@@ -42,6 +58,8 @@ class Uplink:
         on_free: Callable[[str, np.ndarray], object],
         on_limited: Callable[[Sequence[str]], None],
         on_admission: Callable[[Message], None],
+        on_new: Callable[[], None],
+        account: Callable[[], Iterable[Told]],
     ) -> None:
         self.stream = stream
         self._slot = slot
@@ -49,6 +67,9 @@ class Uplink:
         self._on_free = on_free
         self._on_limited = on_limited
         self._on_admission = on_admission
+        self._on_new = on_new
+        self._account = account
+        self._listener: str | None = None
         self._outbox = Outbox()
         self.next_heartbeat_s = 0.0
 
@@ -57,12 +78,16 @@ class Uplink:
         """Events that the coordinator has not acknowledged."""
         return len(self._outbox)
 
-    def add(self, what: Committed | Cleared) -> None:
+    def unsent(self) -> list[Committed]:
+        """Puts that the coordinator has not acknowledged."""
+        return [what for what in self._outbox.kept() if isinstance(what, Committed)]
+
+    def add(self, what: Told) -> None:
         """Tell the coordinator, at the next `tick`."""
         self._outbox.add(what)
 
     def tick(self, now_s: float) -> None:
-        for event in self._outbox.take_unsent():
+        for event in self._outbox.take_unsent() if self._listener else ():
             self.stream.send(self._message(event))
         if now_s >= self.next_heartbeat_s:
             self.next_heartbeat_s = now_s + HEARTBEAT_S
@@ -81,27 +106,46 @@ class Uplink:
                 self._on_admission(message)
             elif message.op == ERROR_OP:
                 log.error("the coordinator refused: %s", decode_error(message.body))
-            elif message.request_id == 0:
-                self._outbox.answer_to_heartbeat(int(message.body["next_event"]))
             else:
-                self._outbox.acknowledge(int(message.body["next_event"]))
+                self._hear_answer(message)
+
+    def _hear_answer(self, message: Message) -> None:
+        incarnation, next_event = str(message.body["incarnation"]), int(message.body["next_event"])
+        if message.request_id == 0 and incarnation != self._listener:
+            kept = [what for what in self._outbox.kept() if not isinstance(what, Whole)]
+            if self._listener is not None:
+                kept = [_again(what) for what in kept]
+            self._listener = incarnation
+            self._outbox.begin([*kept, *self._account()])
+            self._on_new()
+        elif message.request_id == 0:
+            self._outbox.answer_to_heartbeat(next_event)
+        elif incarnation == self._listener:
+            self._outbox.acknowledge(next_event)
 
     def close(self) -> None:
         self.stream.close()
 
     def _message(self, event: Event) -> Message:
         arrays = ArrayWriter()
-        body = {"slot": self._slot, "number": event.number}
+        body = {"slot": self._slot, "number": event.number, "to": self._listener}
         if isinstance(event.what, Committed):
             body |= _committed_body(event.what, arrays)
+        elif isinstance(event.what, Whole):
+            body |= {"kind": ops.WHOLE, "next_sequence": event.what.next_sequence}
         else:
             body |= _cleared_body(event.what, arrays)
         return Message(op=ops.EVENT, request_id=event.number, body=body, frames=arrays.frames)
 
 
+def _again(what: Committed | Cleared) -> Committed | Cleared:
+    return replace(what, is_again=True) if isinstance(what, Committed) else what
+
+
 def _committed_body(committed: Committed, arrays: ArrayWriter) -> dict[str, Any]:
     return {
         "kind": ops.COMMITTED,
+        "again": committed.is_again,
         "partition": committed.partition,
         "uids": arrays.add(committed.uids),
         "fields": {name: list(spec.to_wire()) for name, spec in committed.specs.items()},

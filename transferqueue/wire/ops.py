@@ -40,6 +40,7 @@ ADMIT: Final = "admit"
 RETURN_ROOM: Final = "return_room"
 COMMITTED: Final = "committed"
 CLEARED: Final = "cleared"
+WHOLE: Final = "whole"
 
 # coordinator → shard
 FREE: Final = "free"

@@ -1,0 +1,1 @@
+"""Records that outlive a kill of the process that wrote them: their format, and the file."""
