@@ -101,6 +101,11 @@ class ShardJournal:
     def is_reserved(self, put_id: int) -> bool:
         return put_id in self._journaled
 
+    def is_complete(self, put_id: int) -> bool:
+        """Whether all bytes of a put under way are in the arena, as the journal knows."""
+        record = self._journaled.get(put_id)
+        return record is not None and not record.body["lent"]
+
     def committed(self, reservation: Reservation, key: Key, first_uid: int) -> None:
         """The commit of a put whose reservation was journaled. StorageFull as above."""
         if self._file is None:

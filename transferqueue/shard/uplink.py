@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from transferqueue.shard.admission import FIRST_REQUEST_ID
 from transferqueue.shard.outbox import Event, Outbox
@@ -112,7 +112,8 @@ class Uplink:
     def _hear_answer(self, message: Message) -> None:
         incarnation, next_event = str(message.body["incarnation"]), int(message.body["next_event"])
         if message.request_id == 0 and incarnation != self._listener:
-            kept = [what for what in self._outbox.kept() if not isinstance(what, Whole)]
+            # Only tags, and rows cleared since, are not in the account.
+            kept = [what for what in self._outbox.kept() if _is_more(what)]
             if self._listener is not None:
                 kept = [_again(what) for what in kept]
             self._listener = incarnation
@@ -136,6 +137,10 @@ class Uplink:
         else:
             body |= _cleared_body(event.what, arrays)
         return Message(op=ops.EVENT, request_id=event.number, body=body, frames=arrays.frames)
+
+
+def _is_more(what: Told) -> TypeGuard[Committed | Cleared]:
+    return bool(what.tags) if isinstance(what, Committed) else not isinstance(what, Whole)
 
 
 def _again(what: Committed | Cleared) -> Committed | Cleared:
