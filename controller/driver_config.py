@@ -46,6 +46,10 @@ class DriverConfig:
     max_staleness: int = 2
     """Updates between the oldest token of a sample and the update that trains on it. Held by the
     data plane in `Mode.FULLY_ASYNC`; the other modes have 0 and 1 by their construction."""
+    updates_ahead: int | None = None
+    """`Mode.FULLY_ASYNC`: prompts are out for so many updates after the next. Less than
+    ``max_staleness`` keeps samples fresher and leaves time to those that take long; ``None``: as
+    many."""
     evaluate_every: int = 5
     """Updates between two held-out evaluations; the first and the last update are always
     followed by one. 0: never."""
@@ -74,6 +78,12 @@ class DriverConfig:
             raise ConfigError(
                 f"mode 'one_step_off' trains on samples that are 1 version old, which "
                 f"max_staleness={self.max_staleness} rules out; allow 1, or use mode 'sync'"
+            )
+        if self.updates_ahead is not None and not 0 <= self.updates_ahead <= self.max_staleness:
+            raise ConfigError(
+                f"updates_ahead={self.updates_ahead}: the last of these samples would be "
+                f"{self.updates_ahead} versions old when it is trained on, and "
+                f"max_staleness={self.max_staleness} drops it; choose 0 to {self.max_staleness}"
             )
         if self.mode is Mode.FULLY_ASYNC and self.transport is Transport.FAT:
             raise ConfigError(
@@ -118,7 +128,7 @@ class DriverConfig:
     def pacing(self) -> PromptPacing:
         return PromptPacing(
             prompts_per_step=self.prompts_per_step,
-            max_staleness=self.max_staleness,
+            updates_ahead=self.max_staleness if self.updates_ahead is None else self.updates_ahead,
             num_steps=self.num_steps,
         )
 

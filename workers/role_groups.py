@@ -198,7 +198,8 @@ class RoleGroups:
         return self._ask_all("spans")
 
     def _ask_all(self, method: str, processes: Sequence[str] | None = None) -> dict[str, Any]:
-        names = self._groups if processes is None else processes
+        # In the order given, not in that of the starts, which is a matter of chance.
+        names = self.processes if processes is None else processes
         futures = {name: getattr(self._in(name), method)() for name in names}
         return {name: future.get() for name, future in futures.items()}
 

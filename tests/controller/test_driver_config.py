@@ -25,6 +25,10 @@ LEAST = {"num_steps": 2, "prompts_per_step": 4}
             {"mode": "one_step_off", "max_staleness": 0},
             "trains on samples that are 1 version old, which max_staleness=0 rules out",
         ),
+        (
+            {"updates_ahead": 3, "max_staleness": 2},
+            "would be 3 versions old when it is trained on, and max_staleness=2 drops it",
+        ),
         ({"mode": "fully_async", "transport": "fat"}, "needs transport 'handles'"),
         ({"mode": "async"}, "no mode 'async'; did you mean 'sync' or 'fully_async'"),
         ({"transport": "handle"}, "did you mean 'handles'"),

@@ -10,7 +10,7 @@ from controller.pacing import PromptPacing
 
 
 def pacing(**changes: int) -> PromptPacing:
-    return PromptPacing(**{"prompts_per_step": 8, "max_staleness": 2, "num_steps": 10, **changes})
+    return PromptPacing(**{"prompts_per_step": 8, "updates_ahead": 2, "num_steps": 10, **changes})
 
 
 def test_at_the_start_prompts_go_out_for_the_first_update_and_the_staleness_allowed() -> None:
@@ -33,7 +33,7 @@ def test_prompts_that_lost_samples_are_made_up_for() -> None:
 
 @given(staleness=st.integers(0, 4), steps=st.integers(1, 20))
 def test_a_sample_used_first_in_first_out_is_never_too_old(staleness: int, steps: int) -> None:
-    rule = pacing(max_staleness=staleness, num_steps=steps)
+    rule = pacing(updates_ahead=staleness, num_steps=steps)
     fed: list[int] = []  # version at which each prompt went out, at the earliest
     for version in range(steps):
         fed += [version] * rule.prompts_due(
@@ -51,6 +51,6 @@ def test_a_count_below_one_is_refused_by_name(name: str) -> None:
         pacing(**{name: 0})
 
 
-def test_a_negative_staleness_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_staleness must be 0 or more, got -1"):
-        pacing(max_staleness=-1)
+def test_a_negative_lead_is_refused() -> None:
+    with pytest.raises(ValueError, match="updates_ahead must be 0 or more, got -1"):
+        pacing(updates_ahead=-1)

@@ -97,11 +97,13 @@ def test_samples_answered_by_a_rollout_that_died_are_not_answered_again(
     columns = rollout(FakeEngine()).generate_sequences({"raw_prompt": ["x"]})
     first = dead.handle[:1]
     client.put(columns, handle=first, tags={"policy_version": 1})
-    with Running(client, FakeEngine()):
-        with client.claim(
+    with (
+        Running(client, FakeEngine()),
+        client.claim(
             task="update", partition="train", fields=["responses"], n=2, timeout_s=20
-        ) as claim:
-            versions = dict(zip(claim.handle.uids, claim.tags["policy_version"], strict=True))
+        ) as claim,
+    ):
+        versions = dict(zip(claim.handle.uids, claim.tags["policy_version"], strict=True))
     assert versions[first.uids[0]] == 1
     assert len(versions) == len(handle)
 

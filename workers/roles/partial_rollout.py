@@ -131,7 +131,8 @@ class PartialRollout:
 
     def _draw_segment(self) -> None:
         rollout = self._rollout
-        left = max(rollout.config.response_length - len(row.tokens) for row in self._rows)
+        # No further than the row that is nearest to its limit: a model may have no more positions.
+        left = min(rollout.config.response_length - len(row.tokens) for row in self._rows)
         temperatures = torch.tensor([row.temperature for row in self._rows])
         same = bool((temperatures == temperatures[0]).all())
         generation = rollout.engine.generate(
@@ -148,11 +149,9 @@ class PartialRollout:
             lengths,
             strict=True,
         ):
-            # A row may be nearer to its limit than the segment is long.
-            kept = min(length, rollout.config.response_length - len(row.tokens))
-            row.tokens += tokens[:kept]
-            row.log_probs += log_probs[:kept]
-            row.versions += [rollout.version] * kept
+            row.tokens += tokens[:length]
+            row.log_probs += log_probs[:length]
+            row.versions += [rollout.version] * length
 
     def _prefixes(self) -> tuple[Tensor, Tensor]:
         """Prompt and partial response of each row, padded on the left to the longest."""
