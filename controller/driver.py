@@ -38,6 +38,7 @@ from transferqueue.errors import ConfigError, UnknownPartition
 from transferqueue.handle import BatchHandle
 from workers.errors import WorkerDied
 from workers.role_worker import newest_version
+from workers.rollout_stream import VERSIONS_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -248,7 +249,8 @@ class PpoDriver:
 
     def _publish(self) -> None:
         at_s = self._roles.publish("actor", WEIGHTS, self.version).get()
-        self._published_at_s[self.version] = float(at_s)
+        newest = list(self._published_at_s.items())[1 - VERSIONS_KEPT :]
+        self._published_at_s = {**dict(newest), self.version: float(at_s)}
 
     def _accuracy_if_due(self) -> float | None:
         every = self._config.evaluate_every

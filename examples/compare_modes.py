@@ -42,8 +42,8 @@ RECIPE = Recipe(
     batch_rows=128,
     minibatch_rows=64,
     epochs=2,
-    slots=64,
-    segment_tokens=8,
+    slots=128,
+    segment_tokens=4,
     stage_rows=64,
     warmup_accuracy=0.2,
     held_out_problems=256,
@@ -70,7 +70,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--steps", type=int, default=40, help="updates of each run (default: 40)")
     add("--seeds", type=int, nargs="+", default=[0], help="one run of each mode a seed")
     add("--modes", nargs="+", choices=every, default=every)
-    add("--token-s", type=float, default=0.04, help="seconds a column of tokens (default: 0.04)")
+    add("--token-s", type=float, default=0.06, help="seconds a column of tokens (default: 0.06)")
     add("--max-staleness", type=int, default=4, help="of fully_async (default: 4)")
     add("--host", choices=["processes", "ray"], default="processes")
     add("--out", type=Path, default=Path("runs") / "modes")

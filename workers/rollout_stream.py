@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 
 METHOD = "generate_sequences"
 
+VERSIONS_KEPT = 16
+"""Of the times of first tokens."""
+
 
 class RolloutStream:
     """One rollout's loop over a partition."""
@@ -50,7 +53,7 @@ class RolloutStream:
         self._generations = PartialRollout(runner.role)
         self._claims: list[_Held] = []
         self.first_token_at_s: dict[int, float] = {}
-        """Version -> wall-clock time of the first token drawn with it."""
+        """Version -> wall-clock time of the first token drawn with it; the newest few."""
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set; what is under way then is given back."""
@@ -125,15 +128,19 @@ class RolloutStream:
             self._runner.log.spans.span(label, len(keys), np.array(keys, dtype=np.int64)),
         ):
             finished = self._generations.advance()
-        self.first_token_at_s.setdefault(
-            self._rollout.version, started_at_s + self._generations.last_first_token_s
-        )
+        self._note_first_token(started_at_s + self._generations.last_first_token_s)
         totals = self._runner.log.of(label)
         totals.busy_s += time.monotonic() - started_s
         totals.calls += 1
         if finished is not None:
             totals.rows += len(finished.keys)
             self._put(finished)
+
+    def _note_first_token(self, at_s: float) -> None:
+        version = self._rollout.version
+        if version not in self.first_token_at_s:
+            newest = list(self.first_token_at_s.items())[1 - VERSIONS_KEPT :]
+            self.first_token_at_s = {**dict(newest), version: at_s}
 
     def _put(self, finished: FinishedRows) -> None:
         place_of = {key: place for place, key in enumerate(finished.keys)}

@@ -14,8 +14,11 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_SPANS = 100_000
-"""Kept until they are taken; the oldest go first. About 200 bytes each and 8 a sample."""
+MAX_SPANS = 50_000
+"""Kept until they are taken; the oldest go first. About 300 bytes each, and 1 a sample."""
+
+FOLLOWED_EVERY = 8
+"""Samples whose uid is a multiple of this are followed: the same ones in every process."""
 
 NO_SAMPLES = np.empty(0, dtype=np.int64)
 
@@ -30,7 +33,7 @@ class Span:
     """Wall-clock time, so that spans of several hosts lie on one line."""
     end_s: float
     num_rows: int = 0
-    uids: np.ndarray  # int64[rows]; empty for a batch that came without a handle
+    uids: np.ndarray  # int64; of the samples that are followed, none without a handle
 
 
 class SpanLog:
@@ -45,7 +48,13 @@ class SpanLog:
         """The block is one piece of work."""
         start_s = time.time()
         yield
-        done = Span(name=name, start_s=start_s, end_s=time.time(), num_rows=num_rows, uids=uids)
+        done = Span(
+            name=name,
+            start_s=start_s,
+            end_s=time.time(),
+            num_rows=num_rows,
+            uids=uids[uids % FOLLOWED_EVERY == 0],
+        )
         with self._lock:
             self._spans.append(done)
 
