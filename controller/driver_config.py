@@ -46,7 +46,7 @@ class DriverConfig:
     max_staleness: int = 2
     """Updates between the oldest token of a sample and the update that trains on it. Held by the
     data plane in `Mode.FULLY_ASYNC`; the other modes have 0 and 1 by their construction."""
-    updates_ahead: int | None = None
+    updates_ahead: float | None = None
     """`Mode.FULLY_ASYNC`: prompts are out for so many updates after the next. Less than
     ``max_staleness`` keeps samples fresher and leaves time to those that take long; ``None``: as
     many."""

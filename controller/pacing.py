@@ -16,7 +16,7 @@ class PromptPacing:
     """The rule; the counts come from the driver."""
 
     prompts_per_step: int
-    updates_ahead: int
+    updates_ahead: float
     num_steps: int
 
     def __post_init__(self) -> None:
@@ -34,4 +34,4 @@ class PromptPacing:
         more, and so is made up for.
         """
         steps_ahead = min(1 + self.updates_ahead, self.num_steps - num_updates)
-        return max(0, steps_ahead * self.prompts_per_step - num_outstanding)
+        return max(0, int(steps_ahead * self.prompts_per_step) - num_outstanding)

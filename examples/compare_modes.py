@@ -92,7 +92,7 @@ def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> Mod
         num_steps=options.steps,
         mode=mode,
         max_staleness=options.max_staleness,
-        updates_ahead=1,
+        updates_ahead=1.5,
         evaluate_every=2,
     )
     factories = role_factories(recipe, weights, num_rollouts=NUM_ROLLOUTS)

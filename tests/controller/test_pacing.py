@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 from controller.pacing import PromptPacing
 
 
-def pacing(**changes: int) -> PromptPacing:
-    return PromptPacing(**{"prompts_per_step": 8, "updates_ahead": 2, "num_steps": 10, **changes})
+def pacing(**changes: float) -> PromptPacing:
+    settings: dict[str, Any] = {"prompts_per_step": 8, "updates_ahead": 2, "num_steps": 10}
+    return PromptPacing(**{**settings, **changes})
 
 
 def test_at_the_start_prompts_go_out_for_the_first_update_and_the_staleness_allowed() -> None:
@@ -25,6 +28,10 @@ def test_each_update_lets_the_prompts_of_one_more_out() -> None:
 def test_no_prompts_go_out_beyond_the_last_update() -> None:
     assert pacing().prompts_due(num_updates=9, num_outstanding=8) == 0
     assert pacing().prompts_due(num_updates=10, num_outstanding=0) == 0
+
+
+def test_part_of_an_update_may_be_out_ahead() -> None:
+    assert pacing(updates_ahead=1.5).prompts_due(num_updates=0, num_outstanding=0) == 20
 
 
 def test_prompts_that_lost_samples_are_made_up_for() -> None:
