@@ -11,15 +11,18 @@ import torch
 
 import transferqueue as tq
 from controller.advantage_stage import Algorithm
+from controller.checkpoints import CheckpointFolder
 from controller.dataflow import Dataflow, DataflowError
 from controller.driver import PpoDriver
 from controller.driver_config import DriverConfig, Mode, Transport
 from controller.ppo_settings import PpoSettings
 from tests.controller.tiny_roles import FakeEngine, Trained, prompt, role_groups
+from transferqueue.errors import ConfigError
 from workers.errors import WorkerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from controller.step_report import StepReport
 
@@ -208,3 +211,29 @@ def test_a_table_that_does_not_fit_the_roles_is_refused_before_anything_runs(
         pytest.raises(DataflowError, match="no role of stage 'values': 'critic'"),
     ):
         PpoDriver(client, roles, prompt, PpoSettings().dataflow(), config())
+
+
+def test_a_run_of_other_settings_does_not_go_on_from_a_checkpoint(
+    service: tq.Service, client: tq.Client, tmp_path: Path
+) -> None:
+    folder = CheckpointFolder(tmp_path)
+    with role_groups(service, GRPO, Trained()) as roles:
+        first = config(mode=Mode.SYNC, num_steps=2, checkpoint_every=1)
+        with PpoDriver(client, roles, prompt, table(GRPO), first, checkpoints=folder) as driver:
+            assert len(list(driver.run())) == 2
+        with PpoDriver(client, roles, prompt, table(GRPO), first, checkpoints=folder) as driver:
+            assert list(driver.run(resume=True)) == [], "all has been done"
+        other = config(mode=Mode.ONE_STEP_OFF, checkpoint_every=1)
+        with (
+            PpoDriver(client, roles, prompt, table(GRPO), other, checkpoints=folder) as driver,
+            pytest.raises(ConfigError, match="a run with mode='sync', this one has 'one_step_off'"),
+        ):
+            next(driver.run(resume=True))
+
+
+def test_checkpoints_need_a_folder(service: tq.Service, client: tq.Client) -> None:
+    with (
+        role_groups(service, GRPO, Trained()) as roles,
+        pytest.raises(ConfigError, match="checkpoint_every=1 needs a folder"),
+    ):
+        PpoDriver(client, roles, prompt, table(GRPO), config(checkpoint_every=1))
