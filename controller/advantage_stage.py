@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import torch
+
 from controller.advantages import (
     generalized_advantages,
     group_normalized,
     leave_one_out,
+    less_greedy_baseline,
     on_every_token,
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
@@ -30,12 +33,18 @@ class Algorithm(StrEnum):
     GAE = "gae"
     GRPO = "grpo"
     RLOO = "rloo"
+    REMAX = "remax"
     REINFORCE_PLUS_PLUS = "reinforce_plus_plus"
     REINFORCE_PLUS_PLUS_BASELINE = "reinforce_plus_plus_baseline"
 
     @property
     def reads_values(self) -> bool:
         return self is Algorithm.GAE
+
+    @property
+    def has_greedy_rows(self) -> bool:
+        """One greedy response a prompt goes along, as the baseline; it is not trained on."""
+        return self is Algorithm.REMAX
 
     @property
     def reads_groups(self) -> bool:
@@ -68,7 +77,7 @@ class AdvantageStage:
 
     @stage(
         reads=("rm_scores", "response_mask"),
-        optional_reads=("values", "uid", "old_log_probs", "ref_log_prob"),
+        optional_reads=("values", "uid", "is_greedy", "old_log_probs", "ref_log_prob"),
         writes=("token_level_rewards", "advantages", "returns"),
     )
     def compute_advantages(self, data: Columns) -> dict[str, Tensor]:
@@ -86,6 +95,7 @@ class AdvantageStage:
         wanted = {
             "values": algorithm.reads_values,
             "uid": algorithm.reads_groups,
+            "is_greedy": algorithm.has_greedy_rows,
             "old_log_probs": with_kl,
             "ref_log_prob": with_kl,
         }
@@ -117,6 +127,11 @@ class AdvantageStage:
                 advantages = on_every_token(per_response, mask)
             case Algorithm.RLOO:
                 per_response = leave_one_out(response_scores(rewards, mask), data["uid"])
+                advantages = on_every_token(per_response, mask)
+            case Algorithm.REMAX:
+                per_response = less_greedy_baseline(
+                    response_scores(rewards, mask), data["uid"], torch.as_tensor(data["is_greedy"])
+                )
                 advantages = on_every_token(per_response, mask)
             case Algorithm.REINFORCE_PLUS_PLUS:
                 advantages = reinforce_plus_plus(rewards, mask, gamma=config.gamma)

@@ -87,6 +87,26 @@ def leave_one_out(scores: Tensor, groups: np.ndarray) -> Tensor:
     return (scores - members.mean(scores)) * members.sizes / (members.sizes - 1)
 
 
+def less_greedy_baseline(scores: Tensor, groups: np.ndarray, is_greedy: Tensor) -> Tensor:
+    """Each score less that of its prompt's greedy response, [B]; 0 for the greedy ones.
+
+    Source: ReMax (arXiv:2310.10505): the reward of the likeliest response is the baseline.
+    ``is_greedy`` [B]: exactly one row a group.
+    """
+    names, index = np.unique(groups, return_inverse=True)
+    member = torch.from_numpy(index.reshape(-1))
+    chosen = is_greedy.bool()
+    counts = torch.zeros(len(names)).index_add_(0, member, chosen.float())
+    if bool((counts != 1).any()):
+        first = int((counts != 1).nonzero()[0])
+        raise ValueError(
+            f"{int((counts != 1).sum())} of {len(names)} groups have not exactly one greedy "
+            f"response (the first is {names[first]!r}, with {int(counts[first])})"
+        )
+    baselines = torch.zeros(len(names)).index_add_(0, member[chosen], scores[chosen])
+    return torch.where(chosen, 0.0, scores - baselines[member])
+
+
 def reinforce_plus_plus(rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:
     """Returns to go, whitened over the real tokens of the whole batch, [B, R].
 

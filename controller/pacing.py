@@ -1,8 +1,9 @@
 """How many prompts to hand out, so that rollouts stay busy and samples stay fresh. Pure.
 
 A sample generated under policy version v is trained on at version u; its staleness is u - v. While
-update u is under way, prompts for the updates up to u + max_staleness may be out: a prompt fed now
-is used, first in first out, at most max_staleness updates later.
+update u is under way, prompts for the updates up to u + updates_ahead are out: a prompt fed now is
+used, first in first out, at most updates_ahead updates later. Samples do not quite come first in
+first out: a long one is overtaken by shorter ones, and the bound on staleness has to allow for it.
 """
 
 from __future__ import annotations
@@ -15,24 +16,22 @@ class PromptPacing:
     """The rule; the counts come from the driver."""
 
     prompts_per_step: int
-    samples_per_prompt: int
-    max_staleness: int
+    updates_ahead: float
     num_steps: int
 
     def __post_init__(self) -> None:
-        for name in ("prompts_per_step", "samples_per_prompt", "num_steps"):
+        for name in ("prompts_per_step", "num_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.max_staleness < 0:
-            raise ValueError(f"max_staleness must be 0 or more, got {self.max_staleness}")
+        if self.updates_ahead < 0:
+            raise ValueError(f"updates_ahead must be 0 or more, got {self.updates_ahead}")
 
-    def prompts_due(self, *, version: int, num_fed: int, num_samples_dropped: int) -> int:
+    def prompts_due(self, *, num_updates: int, num_outstanding: int) -> int:
         """Prompts to feed now.
 
-        ``version``: of the policy, as many updates as are done. ``num_fed``: prompts fed so far.
-        ``num_samples_dropped``: samples that grew too old before they were trained on; each is
-        made up for, rounded up to whole prompts.
+        ``num_updates``: done so far. ``num_outstanding``: prompts that were fed and whose samples
+        no update has trained on; one that lost samples (they grew too old) is not outstanding any
+        more, and so is made up for.
         """
-        steps_ahead = min(version + 1 + self.max_staleness, self.num_steps)
-        replacements = -(-num_samples_dropped // self.samples_per_prompt)
-        return max(0, steps_ahead * self.prompts_per_step + replacements - num_fed)
+        steps_ahead = min(1 + self.updates_ahead, self.num_steps - num_updates)
+        return max(0, int(steps_ahead * self.prompts_per_step) - num_outstanding)

@@ -1,243 +1,241 @@
-"""A small transformer learns to add by asynchronous PPO; the controller moves handles only.
+"""A small transformer learns by PPO; the controller moves handles only.
 
     python -m examples.async_ppo
 
-Rollouts, reward, reference, critic and actor are Ray actors. They fetch from the storage service
-the fields that they read and put those that they write; weights go from the actor to the rollouts
-the same way. Runs on two CPU cores without a network.
+Rollouts, reward, reference, critic and actor are processes (Ray actors by default). They fetch from
+the storage service the fields that they read and put those that they write; weights go from the
+actor to the rollouts the same way. Runs on two CPU cores without a network.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
-import os
+import json
 import sys
 import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import ray
 import torch
 
 import transferqueue as tq
-from controller.async_ppo import (
-    PROMPTS,
-    TRAIN,
-    WEIGHTS,
-    AsyncPpoConfig,
-    AsyncPpoDriver,
-    StepReport,
-)
+from controller.advantage_stage import Algorithm
+from controller.checkpoints import CheckpointFolder
+from controller.driver import PpoDriver
+from controller.driver_config import Mode, Transport
+from controller.timeline import chrome_trace
+from examples.hosting import KINDS, hosted
 from examples.reporting.bytes_table import print_bytes_table, stage_traffic
 from examples.reporting.curves import save_curves
 from examples.reporting.metrics_file import MetricsFile
 from examples.reporting.progress import progress
+from examples.reporting.tensorboard import board
 from examples.tiny.recipe import Recipe, role_factories, warm_up_to_file
 from examples.tiny.tasks import TASKS
-from workers.ray_roles import RayRoles, start_role
-from workers.stage_runner import StageLoop
+from transferqueue.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from controller.driver_config import DriverConfig
+    from controller.step_report import StepReport
+    from workers.role_groups import RoleGroups
+    from workers.worker import RunningService
+
 NUM_ROLLOUTS = 2
 BUDGET_BYTES = 256 << 20
-
-LOOP = (
-    ("rollout-0", ("raw_prompt", "reward_model", "uid", "prompts", "responses", "input_ids",
-                   "attention_mask", "position_ids", "response_mask", "rollout_log_probs")),
-    ("reward", ("rm_scores",)),
-    ("reference", ("ref_log_prob",)),
-    ("actor", ("old_log_probs", "entropys")),
-    ("critic", ("values",)),
-    ("critic", ("token_level_rewards", "advantages", "returns")),
-    ("critic", ()),
-    ("actor", ()),
-)  # fmt: skip
-"""Who is called in one update, and the fields that it adds, as the whole batch would grow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The command line."""
 
-    steps: int
-    seed: int
-    task: str
+    recipe: Recipe
+    config: DriverConfig
     out: Path
     metrics: Path
     plain: bool
+    host: str
+    resume: bool
+    service: str | None
+    with_tensorboard: bool
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--steps", type=int, default=100, help="PPO updates (default: 100)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--task", choices=sorted(TASKS), default="addition")
-    parser.add_argument("--out", type=Path, help="folder for curves.png and metrics.jsonl")
-    parser.add_argument("--metrics", type=Path, help="JSON lines, one an update")
-    parser.add_argument("--plain", action="store_true", help="a line an update, no live display")
+    add = parser.add_argument
+    add("--steps", type=int, default=100, help="PPO updates (default: 100)")
+    add("--seed", type=int, default=0)
+    add("--task", choices=sorted(TASKS), default="addition")
+    add("--mode", choices=[one.value for one in Mode], default=Mode.FULLY_ASYNC.value)
+    add("--algorithm", choices=[one.value for one in Algorithm], default=Algorithm.GAE.value)
+    add("--transport", choices=[one.value for one in Transport], default=Transport.HANDLES.value)
+    add("--max-staleness", type=int, default=2, help="versions, of a sample's oldest token")
+    add("--batch-rows", type=int, default=512, help="samples of one update (default: 512)")
+    add("--samples-per-prompt", type=int, help="(default: 4 where an algorithm compares, else 1)")
+    add("--host", choices=KINDS, default="ray", help="where the roles run (default: ray)")
+    add("--service", metavar="ADDRESS", help="a running service, instead of one of this process")
+    add("--checkpoint-every", type=int, default=0, metavar="N", help="updates; 0: no checkpoints")
+    add("--resume", action="store_true", help="go on from the newest checkpoint under --out")
+    add("--out", type=Path, help="folder for curves, metrics, timeline and checkpoints")
+    add("--metrics", type=Path, help="JSON lines, one an update")
+    add("--tensorboard", action="store_true", help="event files under --out as well")
+    add("--plain", action="store_true", help="a line an update, no live display")
     given = parser.parse_args(arguments)
-    if given.steps < 1:
-        parser.error(f"--steps must be at least 1, got {given.steps}")
     out = given.out or Path("runs") / f"{given.task}-seed{given.seed}"
+    try:
+        recipe = recipe_of(given)
+        config = recipe.driver_config(
+            num_steps=given.steps,
+            mode=Mode(given.mode),
+            transport=Transport(given.transport),
+            max_staleness=given.max_staleness,
+            checkpoint_every=given.checkpoint_every,
+            lease_s=20.0,
+        )
+    except ConfigError as error:
+        parser.error(str(error))
     return Options(
-        steps=given.steps,
-        seed=given.seed,
-        task=given.task,
+        recipe=recipe,
+        config=config,
         out=out,
         metrics=given.metrics or out / "metrics.jsonl",
         plain=given.plain,
+        host=given.host,
+        resume=given.resume,
+        service=given.service,
+        with_tensorboard=given.tensorboard,
+    )
+
+
+def recipe_of(given: argparse.Namespace) -> Recipe:
+    """The recipe that the command line asks for."""
+    algorithm = Algorithm(given.algorithm)
+    compares = algorithm.reads_groups and not algorithm.has_greedy_rows
+    return Recipe(
+        task=given.task,
+        algorithm=algorithm,
+        seed=given.seed,
+        batch_rows=given.batch_rows,
+        samples_per_prompt=given.samples_per_prompt or (4 if compares else 1),
     )
 
 
 @contextmanager
-def ray_runtime() -> Iterator[None]:
-    """A Ray of our own on this machine, gone when the block ends."""
-    root = str(Path(__file__).resolve().parents[1])
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        object_store_memory=80 << 20,
-        runtime_env={
-            "env_vars": {
-                "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-                "OMP_NUM_THREADS": "1",
-            }
-        },
-    )
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def role_actors(address: str, recipe: Recipe, weights: Path) -> Iterator[dict[str, Any]]:
-    """One Ray actor for each process of the run, their roles made and ready."""
-    factories = role_factories(recipe, weights, num_rollouts=NUM_ROLLOUTS)
-    actors = {name: start_role(name, address, make) for name, make in factories.items()}
-    try:
-        ray.get([actor.ready.remote() for actor in actors.values()])
-        yield actors
-    finally:
-        try:
-            ray.get([actor.close.remote() for actor in actors.values()], timeout=10)
-        except ray.exceptions.RayError:
-            print("a role did not close in time; it ends with Ray", file=sys.stderr)
-
-
-def start_streaming(actors: dict[str, Any], recipe: Recipe) -> list[Any]:
-    """The stages that claim samples by themselves; returns their actors."""
-    rollout = StageLoop(
-        task="rollout",
-        partition=PROMPTS,
-        batch_rows=recipe.rollout_rows,
-        target_partition=TRAIN,
-        carries=("reward_model", "uid"),
-        tag_fields={"group": "uid"},
-    )
-    reward = StageLoop(task="reward", partition=TRAIN, batch_rows=recipe.stage_rows)
-    reference = StageLoop(task="reference", partition=TRAIN, batch_rows=recipe.stage_rows)
-    rollouts = [actors[f"rollout-{index}"] for index in range(NUM_ROLLOUTS)]
-    started = [
-        actor.serve.remote("rollout", "generate_sequences", rollout, WEIGHTS) for actor in rollouts
-    ]
-    started.append(actors["reward"].serve.remote("reward", "compute_scores", reward))
-    started.append(actors["reference"].serve.remote("reference", "compute_ref_log_prob", reference))
-    ray.get(started)
-    return [*rollouts, actors["reward"], actors["reference"]]
-
-
-def train(options: Options, recipe: Recipe, weights: Path) -> None:
-    config = AsyncPpoConfig(num_steps=options.steps, batch_rows=recipe.batch_rows)
-    metrics = MetricsFile(options.metrics)
-    reports: list[StepReport] = []
+def data_plane(address: str | None) -> Iterator[tuple[RunningService | str, tq.Client]]:
+    """A service of this process, or the one at ``address``, and a client of it."""
+    if address is not None:
+        with tq.connect(address) as client:
+            yield address, client
+        return
     with (
-        ray_runtime(),
         tq.serve(shards=2, budget_bytes=BUDGET_BYTES) as service,
         tq.connect(service.address) as client,
-        role_actors(service.address, recipe, weights) as actors,
     ):
-        hosted = {
-            "actor": actors["actor"],
-            "evaluation": actors["actor"],
-            "critic": actors["critic"],
-            "advantages": actors["critic"],
-            "scores": actors["critic"],
-        }
-        roles = RayRoles(hosted)
-        driver = AsyncPpoDriver(client, roles, recipe.prompts(), config)
-        driver.create_partitions()
-        roles.watch(start_streaming(actors, recipe))
+        yield service, client
+
+
+def train(options: Options, weights: Path) -> None:
+    recipe, config = options.recipe, options.config
+    factories = role_factories(recipe, weights, num_rollouts=NUM_ROLLOUTS)
+    reports: list[StepReport] = []
+    with (
+        data_plane(options.service) as (service, client),
+        hosted(options.host, factories, service) as roles,
+        PpoDriver(
+            client,
+            roles,
+            recipe.prompts(),
+            recipe.settings.dataflow(),
+            config,
+            checkpoints=CheckpointFolder(options.out / "checkpoints"),
+            about={"task": recipe.task, "algorithm": recipe.algorithm.value, "seed": recipe.seed},
+        ) as driver,
+    ):
         first_accuracy = driver.evaluate()
         print(f"held-out accuracy after the warm-up: {first_accuracy:.1%}", flush=True)
         started_s = time.monotonic()
-        with progress(options.steps, plain=options.plain) as shown:
-            for report in driver.run():
+        with (
+            progress(config.num_steps, plain=options.plain) as shown,
+            board(options.out if options.with_tensorboard else None) as events,
+        ):
+            metrics = MetricsFile(options.metrics, keep_before=options.resume)
+            for report in driver.run(resume=options.resume):
                 reports.append(report)
-                stage_bytes = fetched_by_stage(actors)
-                shown.show(report, stage_bytes)
-                metrics.write(
-                    report,
-                    seconds=time.monotonic() - started_s,
-                    **{f"fetched_bytes/{name}": value for name, value in stage_bytes.items()},
-                )
+                fetched = fetched_by_process(roles)
+                shown.show(report, fetched)
+                more = {f"fetched_bytes/{name}": value for name, value in fetched.items()}
+                metrics.write(report, seconds=time.monotonic() - started_s, **more)
+                events.write(report, more)
         spent_s = time.monotonic() - started_s
         wire = client.wire_bytes()
-        by_process = ray.get([actor.report.remote() for actor in actors.values()])
-        traffic = dict(zip(actors, by_process, strict=True))
-    last = next(r.held_out_accuracy for r in reversed(reports) if r.held_out_accuracy is not None)
-    save_curves(
-        reports,
-        first_accuracy=first_accuracy,
-        title=f"{options.task}, seed {options.seed}: asynchronous PPO on handles",
-        path=options.out / "curves.png",
+        traffic = roles.reports()
+        trace = chrome_trace(roles.spans())
+    if not reports:
+        print(f"all {config.num_steps} updates had been done before")
+        return
+    (options.out / "timeline.json").write_text(json.dumps(trace))
+    summarize(options, reports, first_accuracy, spent_s)
+    print_bytes_table(
+        stage_traffic(recipe.settings.dataflow(), traffic),
+        controller_bytes=wire["sent"] + wire["received"],
+        batch_bytes=sum(report.batch_bytes for report in reports),
+        num_steps=len(reports),
     )
+    print(
+        f"curves: {options.out / 'curves.png'}   metrics: {options.metrics}   "
+        f"timeline for ui.perfetto.dev: {options.out / 'timeline.json'}"
+    )
+
+
+def fetched_by_process(roles: RoleGroups) -> dict[str, int]:
+    """Bytes that each process has got from the service so far."""
+    return {
+        name: sum(field["got_bytes"] for field in report["fields"].values())
+        for name, report in roles.reports().items()
+    }
+
+
+def summarize(
+    options: Options, reports: Sequence[StepReport], first_accuracy: float, spent_s: float
+) -> None:
+    """The curves, and what they come to."""
+    recipe, config = options.recipe, options.config
+    title = (
+        f"{recipe.task}, seed {recipe.seed}: {recipe.algorithm.value}, {config.mode.value}, "
+        f"{config.transport.value}"
+    )
+    path = options.out / "curves.png"
+    save_curves(reports, first_accuracy=first_accuracy, title=title, path=path)
+    last = next(
+        (r.held_out_accuracy for r in reversed(reports) if r.held_out_accuracy is not None),
+        first_accuracy,
+    )
+    first_token = [r.first_token_s for r in reports if r.first_token_s is not None]
     print(
         f"held-out accuracy {first_accuracy:.1%} -> {last:.1%} "
         f"({(last - first_accuracy) * 100:+.1f} points) in {spent_s:.0f} s of PPO, "
-        f"{options.steps} updates; largest staleness "
-        f"{max(report.staleness_max for report in reports)} of {config.max_staleness} allowed"
+        f"{len(reports)} updates; largest staleness {max(r.staleness_max for r in reports)} of "
+        f"{config.staleness_bound} allowed"
+        + (f"; first token {min(first_token):.2f} s after a publish at best" if first_token else "")
     )
-    print_bytes_table(
-        stage_traffic(traffic, LOOP),
-        controller_bytes=wire["sent"] + wire["received"],
-        handle_bytes=driver.handle_bytes,
-        num_steps=options.steps,
-    )
-    print(f"curves: {options.out / 'curves.png'}   metrics: {options.metrics}")
-
-
-def fetched_by_stage(actors: dict[str, Any]) -> dict[str, int]:
-    """Bytes that each process has got from the service so far."""
-    reports = ray.get([actor.report.remote() for actor in actors.values()])
-    return {
-        name: sum(field["got_bytes"] for field in report["fields"].values())
-        for name, report in zip(actors, reports, strict=True)
-    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     options.metrics.parent.mkdir(parents=True, exist_ok=True)
-    recipe = Recipe(task=options.task, seed=options.seed)
     torch.set_num_threads(1)
     print("warm-up: a few supervised steps from random weights…", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "warm-up.pt"
-        warm = warm_up_to_file(recipe, weights)
+        warm = warm_up_to_file(options.recipe, weights)
         print(f"warm-up: {warm.num_steps} steps in {warm.duration_s:.0f} s", flush=True)
         try:
-            train(options, recipe, weights)
+            train(options, weights)
         except KeyboardInterrupt:
             print("interrupted; everything that was started has been stopped", file=sys.stderr)
             return 130

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def fit(
         batch = batch.union(groups.critic.compute_advantages(batch))
         metrics: Metrics = {}
         for output in (
-            groups.critic.mean_score(batch),
+            groups.critic.summary(batch),
             groups.critic.update_critic(batch),
             groups.actor_rollout.update_actor(batch),
         ):
@@ -110,7 +110,7 @@ def view(client: tq.Client, columns: Prompts) -> tq.DataProto:
 
 
 def prompts_of(num_prompts: int, num_steps: int) -> Iterator[Prompts]:
-    rows = RECIPE.prompts()
+    rows = map(RECIPE.prompts(), count())
     for _ in range(num_steps):
         some = list(islice(rows, num_prompts))
         yield {

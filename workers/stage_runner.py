@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.errors import LeaseExpired, NotReady, RowsGone
-from workers.roles.fields import MethodFields, declared_fields
+from transferqueue.errors import FieldExists, LeaseExpired, NotReady, RowsGone
+from transferqueue.handle import BatchHandle
+from transferqueue.view import DataProto
+from workers.roles.fields import MethodFields, declared_fields, needed_reads
+from workers.spans import NO_SAMPLES, SpanLog
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import transferqueue as tq
 
 log = logging.getLogger(__name__)
+
+Batch = BatchHandle | DataProto
+"""Samples, by name or with all their columns."""
 
 
 class WrongOutput(Exception):
@@ -40,14 +46,9 @@ class StageLoop:
     partition: str
     batch_rows: int
     """At most so many samples a call."""
-    target_partition: str | None = None
-    """Put the written fields as new samples of this partition, with the fields read and carried
-    beside them; ``None``: put them to the claimed samples."""
-    carries: tuple[str, ...] = ()
-    """Fields that the method does not read and that go along to new samples."""
-    tag_fields: Mapping[str, str] = field(default_factory=dict)
-    """Tags of new samples that are copied from fields read: tag -> field."""
-    lease_s: float = 120.0
+    lease_s: float = 60.0
+    poll_s: float = 0.25
+    """How long a claim waits before the loop looks whether it is to stop."""
 
 
 @dataclass(slots=True)
@@ -58,8 +59,23 @@ class StageTotals:
     calls: int = 0
     busy_s: float = 0.0
     stale_rows: int = 0
-    """Rows that were dropped as too old while the stage worked on them."""
-    metrics: dict[str, float] = field(default_factory=dict)
+    """Rows that were dropped as too old, or written by somebody else, while this stage was at
+    work on them."""
+    read_bytes: int = 0
+    unread_bytes: int = 0
+    """Of ``read_bytes``: of columns that were fetched and that the method never looked at."""
+    written_bytes: int = 0
+
+
+@dataclass(slots=True)
+class StageLog:
+    """What the stages of one process did: totals by ``role.method``, and spans."""
+
+    totals: dict[str, StageTotals] = field(default_factory=dict)
+    spans: SpanLog = field(default_factory=SpanLog)
+
+    def of(self, label: str) -> StageTotals:
+        return self.totals.setdefault(label, StageTotals())
 
 
 class StageRunner:
@@ -69,94 +85,161 @@ class StageRunner:
     declares, and what it returns is checked against the declaration before anything is stored.
     """
 
-    def __init__(self, role: Any, client: tq.Client) -> None:
-        self.role = role
-        self._client = client
-        self.totals: dict[str, StageTotals] = {}
-
-    def run(self, method_name: str, handle: tq.BatchHandle) -> Any:
-        """Run a method on the samples of ``handle``.
-
-        Returns the handle with the written fields, or the metrics of a method that writes none.
-        """
-        method, fields = self._method(method_name)
-        started_s = time.monotonic()
-        data = self._client.get_columns(handle, fields=self._reads(method_name, fields))
-        output = method(data)
-        result = output
-        if fields.writes:
-            result = self._client.put(_checked(method_name, fields, output), handle=handle)
-        self._count(method_name, len(handle), started_s)
-        return result
-
-    def serve(
+    def __init__(
         self,
-        method_name: str,
-        loop: StageLoop,
-        stop: threading.Event,
+        role: Any,
+        client: tq.Client,
         *,
-        tags: Callable[[], Mapping[str, Any]] = dict,
-        before: Callable[[], None] = lambda: None,
+        name: str = "",
+        log: StageLog | None = None,
+        lock: threading.RLock | None = None,
     ) -> None:
-        """Claim, run and ack until ``stop`` is set. ``before`` runs ahead of each claim;
-        ``tags`` are set on new samples."""
-        while not stop.is_set():
-            before()
-            with contextlib.suppress(NotReady):
-                self._serve_one(method_name, loop, tags)
+        """``lock``: held while a method runs; roles of one process that share a model share it."""
+        self.role = role
+        self.client = client
+        self.log = log or StageLog()
+        self.lock = lock or threading.RLock()
+        self._name = name or type(role).__name__
 
-    def _serve_one(
-        self, method_name: str, loop: StageLoop, tags: Callable[[], Mapping[str, Any]]
-    ) -> None:
-        method, fields = self._method(method_name)
-        reads = self._reads(method_name, fields)
-        wanted = list(dict.fromkeys([*reads, *loop.carries]))
-        claim = self._client.claim(
-            task=loop.task,
-            partition=loop.partition,
-            fields=wanted,
-            n=loop.batch_rows,
-            timeout_s=0.25,
-            lease_s=loop.lease_s,
-            allow_partial=True,
-        )
-        started_s = time.monotonic()
+    def run(self, method_name: str, batch: Batch) -> Any:
+        """Run a method on the samples of ``batch``.
+
+        Returns the batch's kind with the written fields, or the metrics of a method that writes
+        none. A handle's columns are fetched and put; a whole batch's are at hand, and the written
+        ones are returned.
+        """
+        if isinstance(batch, DataProto):
+            return self._run_whole(method_name, batch)
+        output = self._compute(method_name, self._fetch(method_name, batch), batch)
+        return self.store(method_name, batch, output) if self.writes(method_name) else output
+
+    def _run_whole(self, method_name: str, batch: DataProto) -> Any:
+        data = {name: _column(batch, name) for name in self.reads(method_name)}
+        output = self._compute(method_name, data, batch)
+        if not self.writes(method_name):
+            return output
+        return DataProto.from_single_dict(dict(output))
+
+    def store(
+        self, method_name: str, handle: BatchHandle, output: Mapping[str, Any], **tags: Any
+    ) -> BatchHandle:
+        """Put what a method returned to its samples."""
+        stored = self.client.put(output, handle=handle, tags=tags or None)
+        self._totals(method_name).written_bytes += self._bytes(output, len(handle), "put")
+        return stored
+
+    def serve(self, method_name: str, loop: StageLoop, stop: threading.Event) -> None:
+        """Claim, run and ack until ``stop`` is set."""
+        while not stop.is_set():
+            claim = self.claim(method_name, loop, loop.batch_rows, loop.poll_s)
+            if claim is not None:
+                self._serve_one(method_name, claim)
+
+    def claim(
+        self, method_name: str, loop: StageLoop, num_rows: int, timeout_s: float
+    ) -> tq.Claim | None:
+        """Samples for a stage, as many as there are, up to ``num_rows``. If there are none, the
+        first that comes within ``timeout_s``, rather than more of them later; else ``None``."""
+        for rows, wait_s in ((num_rows, 0.0), (1, timeout_s)):
+            try:
+                return self.client.claim(
+                    task=loop.task,
+                    partition=loop.partition,
+                    fields=self.reads(method_name),
+                    n=rows,
+                    timeout_s=wait_s,
+                    lease_s=loop.lease_s,
+                    allow_partial=True,
+                )
+            except NotReady:
+                if not timeout_s:
+                    break
+        return None
+
+    def _serve_one(self, method_name: str, claim: tq.Claim) -> None:
         try:
             with claim:
-                data = self._client.get_columns(claim.handle, fields=wanted)
-                output = method({name: data[name] for name in reads})
-                output = _checked(method_name, fields, output)
-                if loop.target_partition is None:
-                    self._client.put(output, handle=claim.handle)
-                else:
-                    copied = {tag: list(data[name]) for tag, name in loop.tag_fields.items()}
-                    self._client.put(
-                        {**data, **output},
-                        partition=loop.target_partition,
-                        tags={**tags(), **copied},
-                    )
+                data = self._fetch(method_name, claim.handle)
+                output = self._compute(method_name, data, claim.handle)
+                try:
+                    self.store(method_name, claim.handle, output)
+                except FieldExists as error:
+                    # An earlier worker wrote these samples and died before it could ack them.
+                    log.info("%s: %s", method_name, error)
+                    self._totals(method_name).stale_rows += len(claim)
         except (RowsGone, LeaseExpired) as error:
             # Dropped as too old, or given to somebody else, while this stage was at work.
             log.info("%s: %s", method_name, error)
             self._totals(method_name).stale_rows += len(claim)
-        self._count(method_name, len(claim), started_s)
+
+    def _fetch(self, method_name: str, handle: BatchHandle) -> _Fetched:
+        data = self.client.get_columns(handle, fields=self.reads(method_name))
+        self._totals(method_name).read_bytes += self._bytes(data, len(handle), "got")
+        return _Fetched(data)
+
+    def _bytes(self, fields: Iterable[str], num_rows: int, direction: str) -> int:
+        """Of so many rows of these fields, by the mean of all that this process moved so far: other
+        threads move fields at the same time."""
+        stats = self.client.stats()
+        moved = [stats[field] for field in fields if stats[field][f"{direction}_rows"]]
+        per_row = sum(one[f"{direction}_bytes"] / one[f"{direction}_rows"] for one in moved)
+        return int(per_row * num_rows)
+
+    def _compute(self, method_name: str, data: Mapping[str, Any], batch: Batch) -> Any:
+        method, fields = self._method(method_name)
+        uids = batch.uids if isinstance(batch, BatchHandle) else NO_SAMPLES
+        started_s = time.monotonic()
+        with self.lock, self.log.spans.span(self.label(method_name), len(batch), uids):
+            output = method(data)
+        totals = self._totals(method_name)
+        totals.rows += len(batch)
+        totals.calls += 1
+        totals.busy_s += time.monotonic() - started_s
+        if isinstance(data, _Fetched):
+            totals.unread_bytes += self._bytes(data.unread, len(batch), "got")
+        return _checked(method_name, fields, output) if fields.writes else output
+
+    def label(self, method_name: str) -> str:
+        return f"{self._name}.{method_name}"
+
+    def reads(self, method_name: str) -> list[str]:
+        """What a method needs under the settings of its role."""
+        _, fields = self._method(method_name)
+        return [*fields.reads, *needed_reads(self.role, method_name)]
+
+    def writes(self, method_name: str) -> tuple[str, ...]:
+        return self._method(method_name)[1].writes
 
     def _method(self, name: str) -> tuple[Callable[..., Any], MethodFields]:
         method = getattr(self.role, name)
         return method, declared_fields(method)
 
-    def _reads(self, method_name: str, fields: MethodFields) -> list[str]:
-        needs = getattr(self.role, "needs", None)
-        return [*fields.reads, *(needs(method_name) if needs is not None else ())]
-
     def _totals(self, method_name: str) -> StageTotals:
-        return self.totals.setdefault(method_name, StageTotals())
+        return self.log.of(self.label(method_name))
 
-    def _count(self, method_name: str, num_rows: int, started_s: float) -> None:
-        totals = self._totals(method_name)
-        totals.rows += num_rows
-        totals.calls += 1
-        totals.busy_s += time.monotonic() - started_s
+
+class _Fetched(Mapping[str, Any]):
+    """Columns that were fetched; knows which nobody has looked at."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = columns
+        self.unread = set(columns)
+
+    def __getitem__(self, name: str) -> Any:
+        self.unread.discard(name)
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+def _column(batch: DataProto, name: str) -> Any:
+    if name in batch.non_tensor_batch:
+        return batch.non_tensor_batch[name]
+    return batch.batch[name]
 
 
 def _checked(method_name: str, fields: MethodFields, output: Mapping[str, Any]) -> dict[str, Any]:

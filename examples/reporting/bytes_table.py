@@ -11,53 +11,46 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from controller.dataflow import Dataflow
+
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTraffic:
-    """One process of the run."""
+    """One stage, over all its processes."""
 
     name: str
     fetched_bytes: int
-    """Of batch columns."""
-    weights_bytes: int
-    """Of model weights, fetched too."""
+    unread_bytes: int
+    """Of them, of columns that the stage never looked at."""
     stored_bytes: int
     whole_batch_bytes: int
     """What it would have received had each of its calls been handed the batch as it was then."""
 
 
 def stage_traffic(
-    reports: Mapping[str, Mapping[str, Any]], calls: Sequence[tuple[str, Sequence[str]]]
+    dataflow: Dataflow, reports: Mapping[str, Mapping[str, Any]]
 ) -> list[StageTraffic]:
-    """``reports``: by process, as `RoleActor.report` gives them. ``calls``: in the order of the
-    loop, which process ran and which fields it added; each call is handed what is there by then.
-    """
+    """``reports``: by process, as `RoleWorker.report` gives them."""
     row_bytes = _bytes_per_row(reports)
-    rows = {name: _rows_of(report) for name, report in reports.items()}
-    present: set[str] = set()
-    whole = dict.fromkeys(reports, 0)
-    for name, written in calls:
-        whole[name] += int(sum(row_bytes.get(field, 0.0) for field in present) * rows[name])
-        present |= set(written)
-    return [
-        StageTraffic(
-            name=name,
-            fetched_bytes=_total(report, "got_bytes", of_weights=False),
-            weights_bytes=_total(report, "got_bytes", of_weights=True),
-            stored_bytes=_total(report, "put_bytes", of_weights=False),
-            whole_batch_bytes=whole[name],
+    present = set(dataflow.inputs)
+    found = []
+    for stage in dataflow.stages:
+        label = f"{stage.role}.{stage.method}"
+        totals = [r["stages"][label] for r in reports.values() if label in r["stages"]]
+        rows = sum(one["rows"] for one in totals)
+        found.append(
+            StageTraffic(
+                name=stage.name,
+                fetched_bytes=sum(one["read_bytes"] for one in totals),
+                unread_bytes=sum(one["unread_bytes"] for one in totals),
+                stored_bytes=sum(one["written_bytes"] for one in totals),
+                whole_batch_bytes=int(rows * sum(row_bytes.get(name, 0.0) for name in present)),
+            )
         )
-        for name, report in reports.items()
-    ]
-
-
-def _total(report: Mapping[str, Any], counter: str, *, of_weights: bool) -> int:
-    """Sum of a counter over batch columns, or over weights: their fields have dotted names."""
-    return sum(
-        field[counter] for name, field in report["fields"].items() if ("." in name) == of_weights
-    )
+        present |= {*stage.writes}
+    return found
 
 
 def _bytes_per_row(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -73,48 +66,48 @@ def _bytes_per_row(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]
     return {name: total / rows for name, (total, rows) in sums.items() if rows}
 
 
-def _rows_of(report: Mapping[str, Any]) -> int:
-    """Rows that passed the process: of the stage that saw the most."""
-    return max((stage["rows"] for stage in report["stages"].values()), default=0)
-
-
 def print_bytes_table(
     stages: Sequence[StageTraffic],
     *,
     controller_bytes: int,
-    handle_bytes: int,
+    batch_bytes: int,
     num_steps: int,
 ) -> None:
-    """The closing table of a run."""
+    """The closing table of a run. ``batch_bytes``: of what the driver handed to stages, handles or
+    whole batches; ``controller_bytes``: of its own messages to the service."""
     table = Table(title="Bytes moved (MiB)", title_justify="left")
-    headings = ("process", "fetched", "whole-batch hand-off", "ratio", "stored", "weights fetched")
+    headings = ("stage", "fetched", "never read", "whole-batch hand-off", "ratio", "stored")
     for heading in headings:
-        table.add_column(heading, justify="left" if heading == "process" else "right")
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
     for stage in stages:
-        table.add_row(
-            stage.name,
-            f"{stage.fetched_bytes / MIB:.1f}",
-            f"{stage.whole_batch_bytes / MIB:.1f}" if stage.whole_batch_bytes else "",
-            f"{stage.whole_batch_bytes / stage.fetched_bytes:.1f} x"
-            if stage.whole_batch_bytes
-            else "",
-            f"{stage.stored_bytes / MIB:.1f}",
-            f"{stage.weights_bytes / MIB:.1f}" if stage.weights_bytes else "",
-        )
-    handed = [stage for stage in stages if stage.whole_batch_bytes]
-    fetched = sum(stage.fetched_bytes for stage in handed)
-    whole = sum(stage.whole_batch_bytes for stage in handed)
-    table.add_section()
-    table.add_row(
-        "all but rollouts", f"{fetched / MIB:.1f}", f"{whole / MIB:.1f}", f"{whole / fetched:.1f} x"
+        _add(table, stage.name, stage)
+    total = StageTraffic(
+        name="all",
+        fetched_bytes=sum(stage.fetched_bytes for stage in stages),
+        unread_bytes=sum(stage.unread_bytes for stage in stages),
+        stored_bytes=sum(stage.stored_bytes for stage in stages),
+        whole_batch_bytes=sum(stage.whole_batch_bytes for stage in stages),
     )
+    table.add_section()
+    _add(table, "all", total)
     console = Console()
     console.print(table)
-    through = controller_bytes + handle_bytes
+    through = controller_bytes + batch_bytes
     console.print(
         f"Through the controller: {through / 1024:.0f} KiB in {num_steps} updates, "
         f"{through / num_steps / 1024:.1f} KiB an update ({controller_bytes / 1024:.0f} KiB of "
-        f"messages, prompts included, and {handle_bytes / 1024:.0f} KiB of handles to and from "
-        f"the roles). A controller that hands whole batches on would have moved "
-        f"{2 * whole / MIB:.0f} MiB, in and out."
+        f"messages, prompts included, and {batch_bytes / 1024:.0f} KiB handed to roles and back). "
+        f"Whole batches, in and out, would have been {2 * total.whole_batch_bytes / MIB:.0f} MiB."
+    )
+
+
+def _add(table: Table, name: str, stage: StageTraffic) -> None:
+    fetched, whole = stage.fetched_bytes, stage.whole_batch_bytes
+    table.add_row(
+        name,
+        f"{fetched / MIB:.1f}",
+        f"{stage.unread_bytes / MIB:.1f}",
+        f"{whole / MIB:.1f}",
+        f"{whole / fetched:.1f} x" if fetched else "",
+        f"{stage.stored_bytes / MIB:.1f}",
     )

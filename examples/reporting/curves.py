@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from controller.async_ppo import StepReport
+    from controller.step_report import StepReport
 
 
 def save_curves(
     reports: Sequence[StepReport], *, first_accuracy: float, title: str, path: Path
 ) -> None:
     """Reward and held-out accuracy, staleness, and time, by update."""
+    from matplotlib.figure import Figure  # not imported by the processes of the roles
+
     steps = [report.step for report in reports]
     evaluated = [(0, first_accuracy)] + [
         (report.step, report.held_out_accuracy)

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from controller.async_ppo import StepReport
+    from controller.step_report import StepReport
 
 
 class MetricsFile:
     """Appends to a file that is complete after every update, also when the run is killed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep_before: bool = False) -> None:
+        """``keep_before``: go on behind the lines that are there, of a run that is resumed. A step
+        that is done again has two lines; the later one counts."""
         self._path = path
-        path.write_text("")
+        if not keep_before:
+            path.write_text("")
 
     def write(self, report: StepReport, **more: float) -> None:
         """``more``: values of this update beside the report's own."""

@@ -13,7 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from controller.async_ppo import StepReport
+    from controller.step_report import StepReport
 
 
 class Progress(Protocol):
@@ -56,7 +56,8 @@ class LiveProgress:
         table.add_row(
             "staleness",
             f"mean {report.staleness_mean:.2f}, max {report.staleness_max}, "
-            f"{report.stale_rows_dropped} samples dropped as too old",
+            f"{report.stale_rows_dropped} samples dropped as too old, "
+            f"{report.generations_resumed} generations went on under newer weights",
         )
         table.add_row("samples/s", f"{report.samples_per_s:.0f}")
         table.add_row("waited for samples", f"{report.wait_s:.2f} of {report.step_s:.2f} s")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from examples.tiny.model import TinyTransformer
-    from examples.tiny.tasks import Problem, Task
+    from examples.tiny.problems import Problem, Task
 
 
 def greedy_accuracy(model: TinyTransformer, task: Task, held_out: Sequence[Problem]) -> float:

@@ -6,59 +6,59 @@ in a file of the run's folder; from then on weights come through the service.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from controller.advantage_stage import AdvantageConfig, AdvantageStage
+from controller.advantage_stage import AdvantageStage, Algorithm
+from controller.driver_config import DriverConfig, Mode, Transport
+from controller.ppo_settings import KlPlace, PpoSettings
 from controller.score_summary import ScoreSummary
 from examples.tiny.evaluation import greedy_accuracy
 from examples.tiny.model import TinyConfig, TinyCritic, TinyTransformer
-from examples.tiny.tasks import Task, make_task, problems
+from examples.tiny.pace import PacedEngine
+from examples.tiny.problems import BLOCK_PROBLEMS, Task
+from examples.tiny.tasks import make_task
 from examples.tiny.warmup import WarmupConfig, WarmupResult, warm_up
-from workers.roles import (
-    Actor,
-    ActorConfig,
-    CachedEngine,
-    Critic,
-    CriticConfig,
-    Reference,
-    Reward,
-    Rollout,
-    RolloutConfig,
-)
+from transferqueue.errors import ConfigError
+from workers.roles import Actor, CachedEngine, Critic, Reference, Reward, Rollout, RolloutConfig
 from workers.roles.losses import PolicyClip
 from workers.roles.minibatches import MinibatchPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from workers.ray_roles import RoleFactory
+    from workers.role_worker import RoleFactory
 
 TRAIN_SEED_OFFSET = 1000
 """Keeps the prompts of PPO apart from those of the warm-up."""
 
 
+TASK_OPTIONS: dict[str, dict[str, Any]] = {
+    "addition": {"digits": 2, "reversed_answer": True},
+    "spelling": {},
+}
+"""Settings of each task that suit the tiny model."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The numbers of a run.
-
-    Measured in one process, 45 s of one core, rollouts one version behind: PPO gained 57, 49 and
-    32 points of held-out accuracy on seeds 0, 1 and 2; the first 30 took 9, 10 and 45 s. With
-    ``num_heads=4`` it gained 61, 55 and 54, for an eighth more time an update.
-    """
+    """The numbers of a run."""
 
     task: str = "addition"
-    task_options: Mapping[str, Any] = field(
-        default_factory=lambda: {"digits": 2, "reversed_answer": True}
-    )
+    task_options: Mapping[str, Any] | None = None
+    """``None``: as in `TASK_OPTIONS`."""
+    algorithm: Algorithm = Algorithm.GAE
     seed: int = 0
     warmup_accuracy: float = 0.2
     batch_rows: int = 512
-    rollout_rows: int = 128
+    samples_per_prompt: int = 1
+    slots: int = 128
+    """Generations under way at once in each rollout that streams."""
+    segment_tokens: int = 8
     stage_rows: int = 256
     epochs: int = 2
     minibatch_rows: int = 256
@@ -66,11 +66,50 @@ class Recipe:
     critic_learning_rate: float = 2e-3
     kl_coefficient: float = 0.005
     importance_cap: float = 2.0
-    num_heads: int = 2
+    num_heads: int = 4
+    width: int = 64
     held_out_problems: int = 512
+    token_s: float = 0.0
+    """Time that a rollout takes for a token, whatever the batch; 0: as fast as it can."""
+
+    @property
+    def settings(self) -> PpoSettings:
+        """The algorithm's."""
+        return PpoSettings(
+            algorithm=self.algorithm,
+            clip=PolicyClip(dual=3.0),
+            value_clip=0.5,
+            kl_place=KlPlace.LOSS if self.kl_coefficient else KlPlace.NOWHERE,
+            kl_coefficient=self.kl_coefficient,
+            importance_cap=self.importance_cap,
+        )
+
+    def driver_config(
+        self, *, num_steps: int, mode: Mode, transport: Transport = Transport.HANDLES, **more: Any
+    ) -> DriverConfig:
+        """Of a driver for this recipe. ``ConfigError`` before anything is started."""
+        if self.batch_rows % self.samples_per_prompt:
+            raise ConfigError(
+                f"batch_rows={self.batch_rows} is no multiple of "
+                f"samples_per_prompt={self.samples_per_prompt}: a group would be torn apart"
+            )
+        config = DriverConfig(
+            num_steps=num_steps,
+            prompts_per_step=self.batch_rows // self.samples_per_prompt,
+            samples_per_prompt=self.samples_per_prompt,
+            mode=mode,
+            transport=transport,
+            stage_rows=self.stage_rows,
+            **more,
+        )
+        config.check_groups(self.settings)
+        return config
 
     def make_task(self) -> Task:
-        return make_task(self.task, **self.task_options)
+        options = (
+            TASK_OPTIONS.get(self.task, {}) if self.task_options is None else self.task_options
+        )
+        return make_task(self.task, **options)
 
     def make_policy(self) -> TinyTransformer:
         task = self.make_task()
@@ -79,18 +118,30 @@ class Recipe:
                 vocab_size=task.tokenizer.vocab_size,
                 max_positions=task.max_prompt_tokens + task.max_response_tokens,
                 num_heads=self.num_heads,
+                width=self.width,
             )
         )
 
-    def prompts(self) -> Iterator[dict[str, Any]]:
-        """Rows of the dataset columns, without end."""
-        stream = problems(self.make_task(), self.seed + TRAIN_SEED_OFFSET)
-        for number, problem in enumerate(stream):
-            yield {
-                "raw_prompt": problem.prompt,
-                "reward_model": {"ground_truth": problem.answer},
-                "uid": f"prompt-{number}",
-            }
+    def prompts(self) -> NumberedPrompts:
+        """The dataset."""
+        return NumberedPrompts(self.make_task(), self.seed + TRAIN_SEED_OFFSET)
+
+
+class NumberedPrompts:
+    """Prompts of a task by number, as columns of a dataset."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        self._task = task
+        self._block = lru_cache(maxsize=4)(partial(task.block, seed))
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        block, place = divmod(number, BLOCK_PROBLEMS)
+        problem = self._block(block)[place]
+        return {
+            "raw_prompt": problem.prompt,
+            "reward_model": {"ground_truth": problem.answer},
+            "uid": f"prompt-{number}",
+        }
 
 
 def warm_up_to_file(recipe: Recipe, path: Path) -> WarmupResult:
@@ -124,14 +175,20 @@ class HeldOutEvaluation:
 def _rollout(recipe: Recipe, weights: Path, index: int) -> dict[str, Any]:
     task = recipe.make_task()
     tokenizer = task.tokenizer
-    engine = CachedEngine(
+    engine: Any = CachedEngine(
         _warm_policy(recipe, weights),
         eos_id=tokenizer.eos_id,
         pad_id=tokenizer.pad_id,
         seed=recipe.seed * 100 + index,
     )
+    if recipe.token_s:
+        engine = PacedEngine(engine, recipe.token_s)
     config = RolloutConfig(
-        prompt_length=task.max_prompt_tokens, response_length=task.max_response_tokens
+        prompt_length=task.max_prompt_tokens,
+        response_length=task.max_response_tokens,
+        with_greedy_rows=recipe.settings.has_greedy_rows,
+        slots=recipe.slots,
+        segment_tokens=recipe.segment_tokens,
     )
     return {"rollout": Rollout(engine, tokenizer, config)}
 
@@ -145,31 +202,35 @@ def _reference(recipe: Recipe, weights: Path) -> dict[str, Any]:
     return {"reference": Reference(_warm_policy(recipe, weights))}
 
 
-def _critic(recipe: Recipe, weights: Path) -> dict[str, Any]:
-    torch.manual_seed(recipe.seed + 1)
-    model = TinyCritic.from_policy(_warm_policy(recipe, weights))
-    plan = MinibatchPlan(epochs=recipe.epochs, rows=recipe.minibatch_rows, seed=recipe.seed)
-    optimizer = _optimizer(model, recipe.critic_learning_rate)
+def _advantages(recipe: Recipe) -> dict[str, Any]:
     return {
-        "critic": Critic(model, optimizer, CriticConfig(plan=plan, clip_range=0.5)),
-        "advantages": AdvantageStage(AdvantageConfig()),
+        "advantages": AdvantageStage(recipe.settings.advantage_config()),
         "scores": ScoreSummary(),
     }
 
 
+def _critic(recipe: Recipe, weights: Path) -> dict[str, Any]:
+    torch.manual_seed(recipe.seed + 1)
+    model = TinyCritic.from_policy(_warm_policy(recipe, weights))
+    optimizer = _optimizer(model, recipe.critic_learning_rate)
+    critic = Critic(model, optimizer, recipe.settings.critic_config(_plan(recipe)))
+    return {"critic": critic, **_advantages(recipe)}
+
+
 def _actor(recipe: Recipe, weights: Path) -> dict[str, Any]:
     policy = _warm_policy(recipe, weights)
-    config = ActorConfig(
-        plan=MinibatchPlan(epochs=recipe.epochs, rows=recipe.minibatch_rows, seed=recipe.seed),
-        clip=PolicyClip(dual=3.0),
-        kl_coefficient=recipe.kl_coefficient,
-        importance_cap=recipe.importance_cap,
-    )
     optimizer = _optimizer(policy, recipe.actor_learning_rate)
-    return {
-        "actor": Actor(policy, optimizer, config),
-        "evaluation": HeldOutEvaluation(policy, recipe.make_task(), recipe.held_out_problems),
+    actor = Actor(policy, optimizer, recipe.settings.actor_config(_plan(recipe)))
+    task = recipe.make_task()
+    roles = {
+        "actor": actor,
+        "evaluation": HeldOutEvaluation(policy, task, recipe.held_out_problems),
     }
+    return roles if recipe.settings.with_critic else {**roles, **_advantages(recipe)}
+
+
+def _plan(recipe: Recipe) -> MinibatchPlan:
+    return MinibatchPlan(epochs=recipe.epochs, rows=recipe.minibatch_rows, seed=recipe.seed)
 
 
 def _optimizer(model: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
@@ -184,10 +245,10 @@ def role_factories(recipe: Recipe, weights: Path, *, num_rollouts: int) -> dict[
         f"rollout-{index}": partial(_rollout, recipe, weights, index)
         for index in range(num_rollouts)
     }
-    return {
-        **rollouts,
-        "reward": partial(_reward, recipe),
-        "reference": partial(_reference, recipe, weights),
-        "critic": partial(_critic, recipe, weights),
-        "actor": partial(_actor, recipe, weights),
-    }
+    settings = recipe.settings
+    factories: dict[str, RoleFactory] = {**rollouts, "reward": partial(_reward, recipe)}
+    if settings.with_reference:
+        factories["reference"] = partial(_reference, recipe, weights)
+    if settings.with_critic:
+        factories["critic"] = partial(_critic, recipe, weights)
+    return {**factories, "actor": partial(_actor, recipe, weights)}

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from examples.tiny.evaluation import greedy_accuracy
-from examples.tiny.tasks import Problem, Task, problems
+from examples.tiny.problems import Problem, Task, problems
 from workers.roles.layout import join_prompts_and_responses, response_columns
 
 if TYPE_CHECKING:

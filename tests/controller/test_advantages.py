@@ -12,6 +12,7 @@ from controller.advantages import (
     generalized_advantages,
     group_normalized,
     leave_one_out,
+    less_greedy_baseline,
     on_every_token,
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
@@ -150,6 +151,20 @@ def test_a_group_of_one_is_refused_with_its_name(estimate: object) -> None:
     assert callable(estimate)
     with pytest.raises(ValueError, match=r"1 of 2 groups have one response .*'lonely'"):
         estimate(torch.zeros(3), np.array(["pair", "lonely", "pair"], dtype=object))
+
+
+def test_remax_is_the_score_less_that_of_the_greedy_response_of_the_prompt() -> None:
+    scores = torch.tensor([1.0, 0.25, 0.0, 0.5, 3.0])
+    groups = np.array([7, 8, 7, 8, 7])
+    greedy = torch.tensor([False, True, True, False, False])
+    assert less_greedy_baseline(scores, groups, greedy).tolist() == [1.0, 0.0, 0.0, 0.25, 3.0]
+
+
+@pytest.mark.parametrize("greedy", [[0, 0, 1], [1, 1, 1]])
+def test_remax_needs_exactly_one_greedy_response_a_prompt(greedy: list[int]) -> None:
+    groups = np.array([7, 7, 8])
+    with pytest.raises(ValueError, match=r"1 of 2 groups have not exactly one.*first is .*7"):
+        less_greedy_baseline(torch.zeros(3), groups, torch.tensor(greedy))
 
 
 def test_reinforce_plus_plus_whitens_returns_over_the_batch() -> None:

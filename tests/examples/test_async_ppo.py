@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from examples import async_ppo
+
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 240.0
 
@@ -40,6 +42,40 @@ def test_a_short_run_reports_every_update_and_keeps_staleness_bounded(tmp_path: 
     assert lines[-1]["held_out_accuracy"] is not None
     assert (tmp_path / "curves.png").stat().st_size > 10_000
     assert "Through the controller" in printed
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed_and_can_be_looked_at_on_a_timeline(tmp_path: Path) -> None:
+    options = ["--task", "spelling", "--algorithm", "grpo", "--mode", "sync", "--host", "processes"]
+    more = ["--batch-rows", "64", "--checkpoint-every", "1"]
+    for steps, extra in (("2", []), ("3", ["--resume"])):
+        run = start(tmp_path, "--steps", steps, *options, *more, *extra)
+        _, errors = run.communicate(timeout=START_TIMEOUT_S)
+        assert run.returncode == 0, errors
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    trace = json.loads((tmp_path / "timeline.json").read_text())
+    busy = {event["name"] for event in trace["traceEvents"] if event.get("cat") == "busy"}
+    assert {"rollout.generate_sequences", "reward.compute_scores", "actor.update_actor"} <= busy
+    assert {"s", "f"} <= {event["ph"] for event in trace["traceEvents"]}, "samples are followed"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mode", "fully_async", "--transport", "fat"], "needs transport 'handles'"),
+        (["--mode", "one_step_off", "--max-staleness", "0"], "max_staleness=0 rules out"),
+        (["--algorithm", "grpo", "--samples-per-prompt", "1"], "leaves 0 others"),
+        (["--batch-rows", "10", "--samples-per-prompt", "4"], "no multiple of"),
+        (["--steps", "0"], "num_steps must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        async_ppo.parse(options)
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

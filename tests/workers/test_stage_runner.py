@@ -11,7 +11,7 @@ import torch
 
 import transferqueue as tq
 from workers.roles.fields import stage
-from workers.stage_runner import StageLoop, StageRunner, WrongOutput
+from workers.stage_runner import StageLoop, StageRunner, StageTotals, WrongOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,6 +82,10 @@ def test_undeclared_or_missing_output_is_refused_and_nothing_is_stored(
         client.get(handle, fields=["y"])
 
 
+def totals(runner: StageRunner) -> StageTotals:
+    return runner.log.of("Doubler.double")
+
+
 def serve_until(runner: StageRunner, loop: StageLoop, condition: Any, **options: Any) -> None:
     stop = threading.Event()
     thread = threading.Thread(
@@ -102,33 +106,50 @@ def test_a_loop_takes_every_sample_once_and_puts_to_it(client: tq.Client) -> Non
     serve_until(
         runner,
         StageLoop(task="t", partition="loop", batch_rows=3),
-        lambda: runner.totals and runner.totals["double"].rows == 20,
+        lambda: totals(runner).rows == 20,
     )
     got = client.get(tq.BatchHandle.concat(handles), fields=["y"])["y"]
     assert got.tolist() == [2 * i for i in range(5) for _ in range(4)]
 
 
-def test_a_loop_can_make_new_samples_with_tags_and_carried_fields(client: tq.Client) -> None:
+def test_samples_that_an_earlier_worker_wrote_and_did_not_ack_are_acked_as_they_are(
+    client: tq.Client,
+) -> None:
+    handle = client.put({"x": torch.arange(2), "y": torch.tensor([7, 7])}, partition="again")
     runner = StageRunner(Doubler(), client)
-    client.put({"x": torch.arange(2), "who": ["a", "b"]}, partition="from")
-    loop = StageLoop(
-        task="t",
-        partition="from",
-        batch_rows=2,
-        target_partition="to",
-        carries=("who",),
-        tag_fields={"group": "who"},
-    )
     serve_until(
         runner,
-        loop,
-        lambda: len(client.select("to")) == 2,
-        tags=lambda: {"policy_version": runner.role.version},
+        StageLoop(task="t", partition="again", batch_rows=2),
+        lambda: totals(runner).stale_rows == 2,
     )
-    with client.claim(task="next", fields=["y", "who"], n=2, partition="to") as claim:
-        assert claim.get(["y"])["y"].tolist() == [0, 2]
-        assert list(claim.tags["group"]) == ["a", "b"]
-        assert list(claim.tags["policy_version"]) == [3, 3]
+    assert client.get(handle, fields=["y"])["y"].tolist() == [7, 7]
+    with pytest.raises(tq.errors.NotReady):
+        client.claim(task="t", partition="again", fields=["x"], n=1, timeout_s=0.0)
+
+
+def test_a_column_that_is_fetched_and_never_looked_at_is_counted(client: tq.Client) -> None:
+    role = Doubler()
+
+    @stage(reads=("x", "z"))
+    def total(data: Mapping[str, Any]) -> dict[str, float]:
+        return {"total": float(data["x"].sum())}
+
+    role.total = total  # type: ignore[method-assign]
+    role.needs = lambda _: ()  # type: ignore[method-assign]
+    runner = StageRunner(role, client)
+    runner.run("total", client.put({"x": torch.arange(3), "z": torch.ones(3, 4)}))
+    counted = runner.log.of("Doubler.total")
+    assert counted.read_bytes == 3 * 8 + 3 * 4 * 4
+    assert counted.unread_bytes == 3 * 4 * 4
+
+
+def test_a_whole_batch_is_run_without_the_data_plane(client: tq.Client) -> None:
+    runner = StageRunner(Doubler(), client)
+    batch = tq.DataProto.from_dict({"x": torch.arange(3), "other": torch.zeros(3)})
+    written = runner.run("double", batch)
+    assert written.batch["y"].tolist() == [0, 2, 4]
+    assert list(written.batch.keys()) == ["y"]
+    assert not client.stats()
 
 
 def test_samples_dropped_while_a_stage_works_are_counted_and_it_goes_on(
@@ -146,4 +167,4 @@ def test_samples_dropped_while_a_stage_works_are_counted_and_it_goes_on(
 
     role.double = clearing  # type: ignore[method-assign]
     loop = StageLoop(task="t", partition="drop", batch_rows=2)
-    serve_until(runner, loop, lambda: runner.totals and runner.totals["double"].stale_rows == 2)
+    serve_until(runner, loop, lambda: totals(runner).stale_rows == 2)

@@ -6,9 +6,10 @@ A role knows nothing of processes, sockets or storage: each method takes the col
 
 from workers.roles.actor import Actor, ActorConfig
 from workers.roles.critic import Critic, CriticConfig
-from workers.roles.fields import MethodFields, declared_fields, stage
+from workers.roles.fields import MethodFields, declared_fields, declared_methods, stage
 from workers.roles.generation import CachedEngine, Generation
 from workers.roles.models import CachedModel, GenerationEngine, PolicyModel, Tokenizer, ValueModel
+from workers.roles.partial_rollout import PartialRollout
 from workers.roles.reference import Reference
 from workers.roles.reward import Reward, Verifier
 from workers.roles.rollout import Rollout, RolloutConfig
@@ -23,6 +24,7 @@ __all__ = [
     "Generation",
     "GenerationEngine",
     "MethodFields",
+    "PartialRollout",
     "PolicyModel",
     "Reference",
     "Reward",
@@ -32,5 +34,6 @@ __all__ = [
     "ValueModel",
     "Verifier",
     "declared_fields",
+    "declared_methods",
     "stage",
 ]

@@ -65,6 +65,22 @@ class Actor:
         """The weights, not copied: later updates change them."""
         return self._model.state_dict()
 
+    def save_state(self) -> dict[str, Any]:
+        """Everything that the next update depends on."""
+        return {
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "minibatches": self._minibatches.random_state(),
+            "version": self.version,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`save_state` gave."""
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(dict(state["optimizer"]))
+        self._minibatches.load_random_state(state["minibatches"])
+        self.version = int(state["version"])
+
     @stage(
         reads=("input_ids", "attention_mask", "position_ids", "responses"),
         writes=("old_log_probs", "entropys"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from workers.roles.masked import Aggregation, masked_mean
 from workers.roles.minibatches import MetricMeans, Minibatches, MinibatchPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from workers.roles.models import ValueModel
 
 
@@ -39,6 +41,20 @@ class Critic:
         self._optimizer = optimizer
         self._config = config
         self._minibatches = Minibatches(config.plan)
+
+    def save_state(self) -> dict[str, Any]:
+        """Everything that the next update depends on."""
+        return {
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "minibatches": self._minibatches.random_state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`save_state` gave."""
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(dict(state["optimizer"]))
+        self._minibatches.load_random_state(state["minibatches"])
 
     @stage(reads=("input_ids", "attention_mask", "position_ids", "responses"), writes=("values",))
     @torch.no_grad()

@@ -52,3 +52,29 @@ def declared_fields(method: Callable[..., Any]) -> MethodFields:
         name = getattr(method, "__qualname__", repr(method))
         raise TypeError(f"{name} declares no columns; decorate it with @stage(reads=..., ...)")
     return fields
+
+
+def declared_methods(role: Any) -> dict[str, MethodFields]:
+    """Every declared method of a role, or of its class, by name.
+
+    Of an instance, ``reads`` are what it needs under its settings and ``optional_reads`` the rest;
+    of a class, whose settings are not known, they are as declared.
+    """
+    found: dict[str, MethodFields] = {}
+    for name in dir(role):
+        fields = getattr(getattr(role, name, None), _ATTRIBUTE, None)
+        if name.startswith("_") or not isinstance(fields, MethodFields):
+            continue
+        needed = tuple(needed_reads(role, name)) if not isinstance(role, type) else ()
+        found[name] = MethodFields(
+            reads=(*fields.reads, *needed),
+            writes=fields.writes,
+            optional_reads=tuple(n for n in fields.optional_reads if n not in needed),
+        )
+    return found
+
+
+def needed_reads(role: Any, method_name: str) -> tuple[str, ...]:
+    """The optional reads of a method that the role's settings make it use."""
+    needs = getattr(role, "needs", None)
+    return () if needs is None else tuple(needs(method_name))

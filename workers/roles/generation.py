@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -25,6 +26,8 @@ class Generation:
     """int64 [B, R]; 1 up to and including the end token."""
     log_probs: Tensor
     """float32 [B, R]; of each sampled token under the (tempered) policy that drew it; 0 on pads."""
+    first_token_s: float = 0.0
+    """Seconds from the call to the first token of all rows."""
 
 
 class CachedEngine(Generic[CacheT]):
@@ -49,9 +52,10 @@ class CachedEngine(Generic[CacheT]):
         prompt_mask: Tensor,
         *,
         max_new_tokens: int,
-        temperature: float,
+        temperature: float | Tensor,
     ) -> Generation:
         pick = self._picker(temperature)
+        started_s, first_token_s = time.monotonic(), 0.0
         num_rows = len(prompts)
         responses = prompts.new_full((num_rows, max_new_tokens), self._pad_id)
         mask = torch.zeros_like(responses)
@@ -66,23 +70,50 @@ class CachedEngine(Generic[CacheT]):
             mask[:, column] = running
             log_probs[:, column] = torch.where(running, token_log_probs, 0.0)
             running = running & (tokens != self._eos_id)
+            first_token_s = first_token_s or time.monotonic() - started_s
             if column + 1 == max_new_tokens or not bool(running.any()):
                 break
             logits = self._model.decode(responses[:, column], cache)
-        return Generation(responses=responses, response_mask=mask, log_probs=log_probs)
+        return Generation(
+            responses=responses,
+            response_mask=mask,
+            log_probs=log_probs,
+            first_token_s=first_token_s,
+        )
 
-    def _picker(self, temperature: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    def random_state(self) -> Tensor:
+        """Where the draws are; :meth:`load_random_state` goes on from there."""
+        return self._generator.get_state()
+
+    def load_random_state(self, state: Tensor) -> None:
+        self._generator.set_state(state)
+
+    def _picker(self, temperature: float | Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """Logits [B, V] to ``(tokens, log_probs)``, both [B]."""
-        if temperature < 0:
+        lowest = float(temperature.min()) if isinstance(temperature, Tensor) else temperature
+        if lowest < 0:
             raise ValueError(f"temperature={temperature} must be 0 (greedy) or more")
 
         def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
             best = logits.float().log_softmax(-1).max(-1)
             return best.indices, best.values
 
-        def sample(logits: Tensor) -> tuple[Tensor, Tensor]:
-            log_probs = (logits.float() / temperature).log_softmax(-1)
+        def sample_at(logits: Tensor, divisor: float | Tensor) -> tuple[Tensor, Tensor]:
+            log_probs = (logits.float() / divisor).log_softmax(-1)
             tokens = torch.multinomial(log_probs.exp(), 1, generator=self._generator)
             return tokens.squeeze(-1), log_probs.gather(-1, tokens).squeeze(-1)
 
-        return sample if temperature > 0 else greedy
+        def by_row(logits: Tensor) -> tuple[Tensor, Tensor]:
+            assert isinstance(temperature, Tensor)
+            is_greedy = temperature == 0
+            drawn = sample_at(logits, torch.where(is_greedy, 1.0, temperature)[:, None])
+            best = greedy(logits)
+            tokens, log_probs = (
+                torch.where(is_greedy, b, d) for b, d in zip(best, drawn, strict=True)
+            )
+            return tokens, log_probs
+
+        if isinstance(temperature, Tensor):
+            return by_row
+        divisor = temperature
+        return (lambda logits: sample_at(logits, divisor)) if temperature > 0 else greedy

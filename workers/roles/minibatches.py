@@ -39,6 +39,13 @@ class Minibatches:
         self._plan = plan
         self._generator = torch.Generator().manual_seed(plan.seed)
 
+    def random_state(self) -> Tensor:
+        """Where the shuffling is; :meth:`load_random_state` goes on from there."""
+        return self._generator.get_state()
+
+    def load_random_state(self, state: Tensor) -> None:
+        self._generator.set_state(state)
+
     def draw(
         self,
         data: Columns,

@@ -64,9 +64,10 @@ class GenerationEngine(Protocol):
         prompt_mask: Tensor,
         *,
         max_new_tokens: int,
-        temperature: float,
+        temperature: float | Tensor,
     ) -> Generation:
-        """Responses to left-padded prompts [B, P]; ``temperature=0`` is greedy."""
+        """Responses to left-padded prompts [B, P]; a temperature of 0 is greedy, and there may be
+        one a row, float32 [B]."""
         ...
 
     def load_weights(self, state_dict: Mapping[str, Any]) -> None: ...

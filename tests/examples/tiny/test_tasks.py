@@ -4,7 +4,9 @@ import itertools
 
 import pytest
 
-from examples.tiny.tasks import BLOCK_PROBLEMS, Addition, Problem, make_task, problems
+from examples.tiny.addition import Addition
+from examples.tiny.problems import BLOCK_PROBLEMS, Problem, problems
+from examples.tiny.tasks import make_task
 from transferqueue.errors import ConfigError
 
 

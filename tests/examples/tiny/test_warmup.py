@@ -4,9 +4,9 @@ import math
 
 import torch
 
+from examples.tiny.addition import Addition
 from examples.tiny.evaluation import greedy_accuracy
 from examples.tiny.model import TinyConfig, TinyTransformer
-from examples.tiny.tasks import Addition
 from examples.tiny.warmup import WarmupConfig, answer_loss, encode_answers, warm_up
 
 TASK = Addition(digits=1, held_out_share=0.3)

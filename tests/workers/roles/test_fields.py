@@ -60,7 +60,7 @@ def test_every_stage_of_the_loop_is_declared_once() -> None:
 
 
 def test_every_column_read_is_written_by_one_stage_or_comes_from_the_dataset() -> None:
-    dataset = {"raw_prompt", "reward_model", "uid"}
+    dataset = {"raw_prompt", "reward_model", "uid", "is_greedy"}
     fields = declarations().values()
     written = [name for method in fields for name in method.writes]
     read = {name for method in fields for name in (*method.reads, *method.optional_reads)}

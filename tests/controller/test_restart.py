@@ -1,0 +1,151 @@
+"""Whoever is killed, the run goes on, and no sample counts twice in the weights that come of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import transferqueue as tq
+from controller.driver_config import Mode
+from tests.controller import restart_program
+from workers.errors import WorkerDied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 10
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _resource_tracker() -> None:
+    """A process of `multiprocessing`, one for all of its children, that stays."""
+    resource_tracker.ensure_running()
+
+
+@pytest.fixture
+def service() -> Iterator[tq.Service]:
+    with tq.serve(shards=2, budget_bytes=64 << 20) as service:
+        yield service
+
+
+def history(folder: Path) -> list[list[str]]:
+    """The updates that the final weights are made of."""
+    lines = [json.loads(line) for line in (folder / "trained.jsonl").read_text().splitlines()]
+    last = {line["weight"]: line["uids"] for line in lines}
+    assert sorted(last) == list(range(1, max(last) + 1))
+    return [last[weight] for weight in sorted(last)]
+
+
+def check(folder: Path) -> None:
+    updates = history(folder)
+    assert len(updates) == STEPS
+    prompts = [uid for uids in updates for uid in set(uids)]
+    assert len(prompts) == len(set(prompts)), "a prompt counts once"
+    assert all(uids.count(uid) == 2 for uids in updates for uid in uids), "with its whole group"
+
+
+@pytest.mark.parametrize("victim", ["rollout", "scorers", "trainer"])
+def test_a_killed_role_is_made_again_and_the_run_goes_on(
+    service: tq.Service, tmp_path: Path, victim: str
+) -> None:
+    with (
+        tq.connect(service.address) as client,
+        restart_program.role_groups(service.address, tmp_path, processes=True) as roles,
+        restart_program.driver(client, roles, tmp_path, STEPS, Mode.FULLY_ASYNC) as driver,
+    ):
+        steps = []
+        for report in driver.run():
+            steps.append(report.step)
+            if len(steps) == 5:
+                os.kill(roles.groups[victim].pids[0], signal.SIGKILL)  # type: ignore[attr-defined]
+        assert driver.num_restarts == 1
+        assert client.status()["partitions"]["train"]["rows"] == 0
+    assert steps[-1] == STEPS
+    # What holds no state is made again where it was; the trainer goes back to its checkpoint.
+    assert steps == [1, 2, 3, 4, 5, *range(4 if victim == "trainer" else 6, STEPS + 1)]
+    check(tmp_path)
+
+
+def test_a_killed_trainer_of_a_sync_run_goes_back_to_its_checkpoint(
+    service: tq.Service, tmp_path: Path
+) -> None:
+    with (
+        tq.connect(service.address) as client,
+        restart_program.role_groups(service.address, tmp_path, processes=True) as roles,
+        restart_program.driver(client, roles, tmp_path, STEPS, Mode.SYNC) as driver,
+    ):
+        for report in driver.run():
+            if report.step == 5 and not driver.num_restarts:
+                os.kill(roles.groups["trainer"].pids[0], signal.SIGKILL)  # type: ignore[attr-defined]
+    check(tmp_path)
+    assert sorted({uid for uids in history(tmp_path) for uid in uids}) == sorted(
+        f"prompt-{number}" for number in range(3 * STEPS)
+    )
+
+
+def test_a_killed_trainer_without_a_checkpoint_ends_the_run_and_says_why(
+    service: tq.Service, tmp_path: Path
+) -> None:
+    with (
+        tq.connect(service.address) as client,
+        restart_program.role_groups(service.address, tmp_path, processes=True) as roles,
+        restart_program.driver(client, roles, tmp_path, STEPS, Mode.FULLY_ASYNC) as driver,
+    ):
+        running = driver.run()
+        next(running)
+        os.kill(roles.groups["trainer"].pids[0], signal.SIGKILL)  # type: ignore[attr-defined]
+        with pytest.raises(WorkerDied) as caught:
+            list(running)
+        assert "no checkpoint" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "kills"),
+    [
+        (Mode.SYNC, [5]),
+        (Mode.ONE_STEP_OFF, [5]),
+        (Mode.FULLY_ASYNC, [5]),
+        (Mode.FULLY_ASYNC, [4, 2]),
+    ],
+)
+def test_a_killed_driver_goes_on_where_its_checkpoint_is(
+    service: tq.Service, tmp_path: Path, mode: Mode, kills: list[int]
+) -> None:
+    resume: list[str] = []
+    for num_reports in kills:
+        run = start(service.address, tmp_path, mode, resume)
+        assert run.stdout is not None
+        for _ in range(num_reports):
+            assert run.stdout.readline(), "it reports"
+        run.kill()
+        run.communicate()
+        resume = ["resume"]
+    done = start(service.address, tmp_path, mode, resume)
+    printed, errors = done.communicate(timeout=120)
+    assert done.returncode == 0, errors
+    assert printed.split("\n")[-2].startswith(f"{STEPS} ")
+    check(tmp_path)
+    with tq.connect(service.address) as client:
+        assert client.status()["partitions"]["train"]["rows"] == 0, "nothing is left lying"
+
+
+def start(address: str, folder: Path, mode: Mode, more: list[str]) -> subprocess.Popen[str]:
+    program = [sys.executable, "-m", "tests.controller.restart_program"]
+    return subprocess.Popen(
+        [*program, address, str(folder), str(STEPS), mode.value, *more],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,65 @@
+"""The comparison's figures, and a short run of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controller.step_report import StepReport
+from examples.reporting.comparison import ModeRun, Point, common_accuracy
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(mode: str, *points: tuple[float, float]) -> ModeRun:
+    report = StepReport(
+        step=1,
+        version=1,
+        reward=0.5,
+        held_out_accuracy=None,
+        staleness_max=0,
+        staleness_mean=0.0,
+        rows=8,
+        samples_per_s=1.0,
+        step_s=10.0,
+        wait_s=4.0,
+    )
+    return ModeRun(
+        mode=mode,
+        seed=0,
+        points=tuple(Point(seconds=s, accuracy=a) for s, a in points),
+        reports=(report,),
+        trainer_busy_s=5.0,
+    )
+
+
+def test_the_same_accuracy_is_what_every_run_reaches() -> None:
+    runs = [run("sync", (1, 0.2), (2, 0.9)), run("async", (1, 0.5), (3, 0.7), (4, 0.6))]
+    assert common_accuracy(runs) == 0.7
+    assert [one.seconds_to(0.7) for one in runs] == [2, 3]
+    assert runs[1].seconds_to(0.8) is None
+
+
+def test_idle_is_when_no_trainer_is_at_work_and_waiting_when_it_has_no_batch() -> None:
+    assert run("sync").idle_share == pytest.approx(0.5)
+    assert run("sync").wait_share == pytest.approx(0.4)
+
+
+@pytest.mark.slow
+def test_a_short_comparison_writes_its_table_its_picture_and_its_timelines(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.compare_modes", "--steps", "2", "--token-s", "0.001",
+         "--out", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for mode in ("sync", "one_step_off", "fully_async"):
+        assert mode in done.stdout
+        assert json.loads((tmp_path / f"timeline-{mode}-seed0.json").read_text())["traceEvents"]
+    assert (tmp_path / "modes.png").stat().st_size > 10_000
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 6
