@@ -176,6 +176,41 @@ class AsyncClient:
             ) as claim:
                 yield claim
 
+    async def dead_letters(
+        self,
+        task: str,
+        partition: str = DEFAULT_PARTITION,
+        *,
+        timeout_s: float | None = None,
+    ) -> BatchHandle:
+        """See `Client.dead_letters`."""
+        return await self._ops.upkeep.dead_letters(task, partition, timeout_s=timeout_s)
+
+    async def redrive(
+        self,
+        task: str,
+        *,
+        handle: BatchHandle | None = None,
+        partition: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """See `Client.redrive`."""
+        return await self._ops.upkeep.redrive(
+            task, handle=handle, partition=partition, timeout_s=timeout_s
+        )
+
+    async def discard(self, handle: BatchHandle, *, timeout_s: float | None = None) -> int:
+        """See `Client.discard`."""
+        return await self._ops.upkeep.discard(handle, timeout_s=timeout_s)
+
+    async def drop_partition(self, partition: str, *, timeout_s: float | None = None) -> None:
+        """See `Client.drop_partition`."""
+        await self._ops.upkeep.drop_partition(partition, timeout_s=timeout_s)
+
+    async def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
+        """See `Client.lose_shard`."""
+        await self._ops.upkeep.lose_shard(slot, timeout_s=timeout_s)
+
     async def wait(
         self,
         handle: BatchHandle,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.client.control_operations import ControlOperations
 from transferqueue.client.data_operations import DataOperations
 from transferqueue.client.session import Caller, Session
+from transferqueue.client.upkeep_operations import UpkeepOperations
 from transferqueue.client.weight_operations import WeightOperations
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Operations:
         caller = Caller(channel, session, memory)
         self.data = DataOperations(caller, config, objects)
         self.control = ControlOperations(caller, config)
+        self.upkeep = UpkeepOperations(caller, config)
         self.weights = WeightOperations(self.data, self.control)
 
     @property

@@ -15,8 +15,10 @@ from transferqueue.coordinator.effects import (
     Grant,
     Refuse,
 )
+from transferqueue.coordinator.parked import ParkedRequests
 from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.coordinator.shard_links import ShardLinks
+from transferqueue.coordinator.upkeep import Upkeep
 from transferqueue.errors import ClaimError, UnknownClaim
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply, Request, Server
@@ -42,6 +44,9 @@ _MUTATING = frozenset(
         ops.EXTEND,
         ops.UPDATE_TAGS,
         ops.ADVANCE_POLICY,
+        ops.REDRIVE,
+        ops.DISCARD,
+        ops.LOSE_SHARD,
     }
 )
 
@@ -69,7 +74,6 @@ class CoordinatorServer:
             on_joined=self._greet,
         )
         self._granted: Lent[int] = Lent()
-        self._parked: dict[tuple[bytes, int], Request] = {}
         self._greetings: list[Request] = []
         self._started_s = time.monotonic()
         self._server = Server(
@@ -93,7 +97,11 @@ class CoordinatorServer:
             mutating=_MUTATING,
             on_cancel=self._cancel,
         )
-        self._server.add_handlers(self._links.handlers)
+        self._parked = ParkedRequests(self._server.probe)
+        self._upkeep = Upkeep(
+            plane=self._plane, links=self._links, carry_out=self._carry_out, greet=self._greet
+        )
+        self._server.add_handlers(self._links.handlers | self._upkeep.handlers)
         self._links.attach(self._server)
         self.endpoints = self._server.endpoints
 
@@ -116,32 +124,49 @@ class CoordinatorServer:
         if due_s is not None and due_s <= now_s:
             self._carry_out(self._plane.tick(now_s))
             due_s = self._plane.next_deadline_s()
-        return MAX_IDLE_S if due_s is None else min(MAX_IDLE_S, max(0.0, due_s - now_s))
+        self._forget_the_gone(now_s)
+        due = [at_s for at_s in (due_s, self._parked.next_s()) if at_s is not None]
+        return min(MAX_IDLE_S, max(0.0, min(due) - now_s)) if due else MAX_IDLE_S
+
+    def _forget_the_gone(self, now_s: float) -> None:
+        """Free the places of those that ended, or lost their connection, while they waited."""
+        for request in self._parked.gone(now_s):
+            if not self._links.is_shard(request.peer):  # what a shard asks it asks once
+                self._server.forget(request)
+                self._cancel(request.key)
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, FreeRows):
                 self._links.order_free(effect)
                 continue
-            request = self._parked.pop(_key(effect.waiter_id), None)
+            request = self._parked.pop(_key(effect.waiter_id))
             if request is None:
                 continue
             if isinstance(effect, Refuse):
                 self._server.refuse(request, effect.error)
+            elif isinstance(effect.payload, Grant):
+                self._hand_out(request, effect.payload)
             else:
-                if isinstance(effect.payload, Grant):
-                    self._granted.note(request.key, effect.payload.claim_id)
                 self._server.reply(request, answer_message(effect.payload))
+
+    def _hand_out(self, request: Request, grant: Grant) -> None:
+        """Answer a claim. When nobody is connected to hear it, it is as if it had not been made;
+        otherwise its rows would be out until the lease ends."""
+        self._granted.note(request.key, grant.claim_id)
+        if not self._server.reply(request, answer_message(grant)):
+            self._server.forget(request)
+            self._cancel(request.key)
 
     def _park(self, request: Request, effects: Sequence[Effect]) -> None:
         """Keep the request until one of the effects, now or later, answers it."""
-        self._parked[request.key] = request
+        self._parked.add(request)
         self._carry_out(effects)
 
     def _cancel(self, key: tuple[bytes, int]) -> None:
         self._greetings = [request for request in self._greetings if request.key != key]
         now_s = time.monotonic()
-        if self._parked.pop(key, None) is not None:
+        if self._parked.pop(key) is not None:
             self._carry_out(self._plane.cancel(key, now_s=now_s))
         claim_id = self._granted.take_back(key)
         if claim_id is not None:
@@ -152,7 +177,7 @@ class CoordinatorServer:
 
     def _hello(self, request: Request) -> Reply | None:
         """A client asks who is here; it waits until every shard that was started has come."""
-        if len(self._links) < self._num_shards:
+        if self._links.num_settled < self._num_shards:
             self._greetings.append(request)
             return None
         return self._directory()
@@ -168,7 +193,7 @@ class CoordinatorServer:
         )
 
     def _greet(self) -> None:
-        if len(self._links) >= self._num_shards:
+        if self._links.num_settled >= self._num_shards:
             greetings, self._greetings = self._greetings, []
             for request in greetings:
                 self._server.reply(request, self._directory())
@@ -198,7 +223,7 @@ class CoordinatorServer:
             self._plane.claim(
                 now_s=now_s,
                 waiter_id=request.key,
-                client_id=request.peer,
+                client_id=str(body["client"]),
                 partition=str(body["partition"]),
                 task=str(body["task"]),
                 fields=list(body["fields"]),
@@ -213,7 +238,10 @@ class CoordinatorServer:
         )
 
     def _ack(self, request: Request) -> Reply:
-        self._carry_out(self._plane.ack(_claim_id(request), now_s=time.monotonic()))
+        """Body: ``claim_id``, ``drop``: uids that are of no use to anybody any more, or nil."""
+        arrays = ArrayReader(request.frames)
+        drop = arrays.get_optional(request.body["drop"])
+        self._carry_out(self._plane.ack(_claim_id(request), now_s=time.monotonic(), drop=drop))
         return Reply(body={})
 
     def _give_back(self, request: Request) -> Reply:

@@ -68,6 +68,7 @@ class ShardServer:
             slot=slot,
             registration=self._registration(),
             on_free=self._clear_rows,
+            on_release=self._release_fields,
             on_limited=lambda names: self._puts.admission.limit(names),
             on_admission=lambda message: self._puts.admission.hear(message),
         )
@@ -157,6 +158,11 @@ class ShardServer:
             self._uplink.add((partition, gone))
             self._puts.admit()
         return gone
+
+    def _release_fields(self, partition: str, uids: np.ndarray, fields: Sequence[str]) -> None:
+        """The rows stay. The coordinator asked for it, so it needs no telling."""
+        self._store.release_fields(partition, uids, fields)
+        self._puts.admit()
 
     # -- status ---------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ Cleared = tuple[str, "np.ndarray"]
 
 class Uplink:
     """``registration`` is sent with every heartbeat: the coordinator may have been restarted.
-    ``on_free`` gets the rows that the coordinator says nobody needs any more, ``on_limited`` the
+    ``on_free`` gets the rows that the coordinator says nobody needs any more, ``on_release`` those
+    of which nobody needs some fields, ``on_limited`` the
     partitions that have a quota, ``on_admission`` the answers to what `Admission` asked."""
 
     def __init__(
@@ -40,6 +41,7 @@ class Uplink:
         slot: int,
         registration: Mapping[str, Any],
         on_free: Callable[[str, np.ndarray], object],
+        on_release: Callable[[str, np.ndarray, Sequence[str]], object],
         on_limited: Callable[[Sequence[str]], None],
         on_admission: Callable[[Message], None],
     ) -> None:
@@ -47,6 +49,7 @@ class Uplink:
         self._slot = slot
         self._registration = registration
         self._on_free = on_free
+        self._on_release = on_release
         self._on_limited = on_limited
         self._on_admission = on_admission
         self._outbox = Outbox()
@@ -73,8 +76,7 @@ class Uplink:
         """Take what the coordinator has sent."""
         while (message := self.stream.receive()) is not None:
             if message.op == ops.FREE:
-                uids = ArrayReader(message.frames).int64s(message.body["uids"])
-                self._on_free(str(message.body["partition"]), uids)
+                self._free(message)
             elif message.op == ops.LIMITED:
                 self._on_limited([str(name) for name in message.body["partitions"]])
             elif message.request_id >= FIRST_REQUEST_ID:
@@ -85,6 +87,14 @@ class Uplink:
                 self._outbox.answer_to_heartbeat(int(message.body["next_event"]))
             else:
                 self._outbox.acknowledge(int(message.body["next_event"]))
+
+    def _free(self, message: Message) -> None:
+        uids = ArrayReader(message.frames).int64s(message.body["uids"])
+        partition, fields = str(message.body["partition"]), message.body["fields"]
+        if fields is None:
+            self._on_free(partition, uids)
+        else:
+            self._on_release(partition, uids, [str(name) for name in fields])
 
     def close(self) -> None:
         self.stream.close()

@@ -17,6 +17,10 @@ SELECT: Final = "select"
 UPDATE_TAGS: Final = "update_tags"
 ADVANCE_POLICY: Final = "advance_policy"
 HELD: Final = "held"
+DEAD_LETTERS: Final = "dead_letters"
+REDRIVE: Final = "redrive"
+DISCARD: Final = "discard"
+LOSE_SHARD: Final = "lose_shard"
 
 # client → shard
 PUT: Final = "put"

@@ -1,0 +1,75 @@
+"""The coordinator's edge towards whoever looks after rows and shards, rather than consumes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from transferqueue.coordinator.answers import answer_message
+from transferqueue.net.server import Handler, Reply, Request
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from transferqueue.coordinator.control_plane import ControlPlane
+    from transferqueue.coordinator.effects import Effect
+    from transferqueue.coordinator.shard_links import ShardLinks
+
+
+class Upkeep:
+    """``carry_out`` takes effects of the control plane; ``greet`` answers those who wait for all
+    shards to be there."""
+
+    def __init__(
+        self,
+        *,
+        plane: ControlPlane,
+        links: ShardLinks,
+        carry_out: Callable[[Sequence[Effect]], None],
+        greet: Callable[[], None],
+    ) -> None:
+        self._plane = plane
+        self._links = links
+        self._carry_out = carry_out
+        self._greet = greet
+        self.handlers: dict[str, Handler] = {
+            ops.DEAD_LETTERS: self._dead_letters,
+            ops.REDRIVE: self._redrive,
+            ops.DISCARD: self._discard,
+            ops.LOSE_SHARD: self._lose_shard,
+        }
+
+    def _dead_letters(self, request: Request) -> Reply:
+        """Body: ``partition``, ``task``."""
+        body = request.body
+        return answer_message(self._plane.dead_letters(str(body["partition"]), str(body["task"])))
+
+    def _redrive(self, request: Request) -> Reply:
+        """Body: ``partition``, ``task``, ``uids`` or nil for all."""
+        body = request.body
+        num_rows, effects = self._plane.redrive(
+            str(body["partition"]),
+            str(body["task"]),
+            uids=ArrayReader(request.frames).get_optional(body["uids"]),
+            now_s=time.monotonic(),
+        )
+        self._carry_out(effects)
+        return Reply(body={"num_rows": num_rows})
+
+    def _discard(self, request: Request) -> Reply:
+        """Body: ``partition``, ``uids``."""
+        uids = ArrayReader(request.frames).int64s(request.body["uids"])
+        partition = str(request.body["partition"])
+        num_rows, effects = self._plane.discard(partition, uids, now_s=time.monotonic())
+        self._carry_out(effects)
+        return Reply(body={"num_rows": num_rows})
+
+    def _lose_shard(self, request: Request) -> Reply:
+        """Body: ``slot``. Whoever restarts shards says that this one will not come back."""
+        slot = request.number("slot")
+        self._links.lose(slot)
+        self._carry_out(self._plane.slot_lost(slot, now_s=time.monotonic()))
+        self._greet()
+        return Reply(body={})
