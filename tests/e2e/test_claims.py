@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -214,6 +215,69 @@ def test_more_rows_than_the_quota_lets_in_are_refused_at_once(client: tq.Client)
     with pytest.raises(errors.ClaimTooLarge, match="a claim of 9 rows, but max_rows lets in 8"):
         client.claim(task="t", fields=["x"], n=9, partition="quota", timeout_s=60)
     assert time.monotonic() - start_s < 10
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+async def test_a_stream_takes_no_more_ahead_than_it_may_and_gives_the_rest_back(
+    service: tq.Service,
+) -> None:
+    async with await tq.connect_async(service.address) as client:
+        await client.put(rows(12), partition="ahead")
+
+        async def counts() -> dict[str, int]:
+            status = await client.status()
+            tasks: dict[str, dict[str, int]] = status["partitions"]["ahead"]["tasks"]
+            return tasks["t"]
+
+        seen = []
+        stream = client.stream(
+            task="t", fields=["x"], n=2, partition="ahead", prefetch=2, lease_s=0.6
+        )
+        async with contextlib.aclosing(stream) as claims:
+            async for claim in claims:
+                seen.extend((await claim.get())["x"].tolist())
+                if len(seen) == 4:
+                    while (await counts())["claimed"] < 6:
+                        await asyncio.sleep(0.01)
+                    await claim.extend(30)
+                    await asyncio.sleep(1.5)  # those ahead outlive their lease twice over
+                    assert (await counts()) == {
+                        "free": 4, "claimed": 6, "acked": 2, "dead_letter": 0,
+                    }  # fmt: skip
+                    break
+        assert seen == [0, 1, 2, 3]
+        assert await counts() == {"free": 10, "claimed": 0, "acked": 2, "dead_letter": 0}
+
+
+async def test_a_stream_ends_with_what_its_claim_raises_after_all_that_came(
+    service: tq.Service,
+) -> None:
+    async with await tq.connect_async(service.address) as client:
+        await client.put(rows(5), partition="ends")
+        seen = []
+        with pytest.raises(errors.NotReady, match="1 of 2 samples ready"):
+            async for claim in client.stream(
+                task="t", fields=["x"], n=2, partition="ends", prefetch=3, timeout_s=0.3
+            ):
+                seen.extend((await claim.get())["x"].tolist())
+        assert seen == [0, 1, 2, 3]
+        status = await client.status()
+        assert status["partitions"]["ends"]["tasks"]["t"]["acked"] == 4
+
+
+def test_a_blocking_stream_acks_what_is_behind_and_gives_back_where_it_is_left(
+    client: tq.Client,
+) -> None:
+    client.put(rows(6), partition="blocking")
+    seen = []
+    for claim in client.stream(task="t", fields=["x"], n=2, partition="blocking"):
+        seen.extend(claim.get()["x"].tolist())
+        if len(seen) == 4:
+            break
+    counts = client.status()["partitions"]["blocking"]["tasks"]["t"]
+    assert counts == {"free": 4, "claimed": 0, "acked": 2, "dead_letter": 0}
 
 
 # -- what goes ------------------------------------------------------------------------------------

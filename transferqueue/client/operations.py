@@ -56,6 +56,10 @@ class Operations:
             "objects": self._objects.value,
         }
 
+    def name_claims(self, client_id: str) -> None:
+        """Claim in another name than this client's own, shared by several that work together."""
+        self._session.client_id = client_id
+
     def check(self, handle: BatchHandle) -> None:
         """WrongService for a handle that another service made."""
         self._session.check(handle)

@@ -10,7 +10,7 @@ from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.net.sync_channel import run_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from tensordict import TensorDict
@@ -198,6 +198,38 @@ class Client:
                 )
             ),
         )
+
+    def stream(
+        self,
+        *,
+        task: str,
+        fields: Sequence[str],
+        n: int,
+        partition: str = DEFAULT_PARTITION,
+        sampler: Sampler | None = None,
+        where: Predicate | None = None,
+        timeout_s: float | None = None,
+        lease_s: float = 60.0,
+    ) -> Iterator[Claim]:
+        """Claims one after another, without end: ``for claim in client.stream(…)``.
+
+        A claim is acked when the loop asks for the next one, and given back when the loop body
+        raises or is left. ``NotReady`` when ``timeout_s`` passes without enough samples. Nothing
+        is taken ahead: `AsyncClient.stream` does that, or the workers of a torch DataLoader
+        (`transferqueue.integrations.torch_data`).
+        """
+        while True:
+            with self.claim(
+                task=task,
+                fields=fields,
+                n=n,
+                partition=partition,
+                sampler=sampler,
+                where=where,
+                timeout_s=timeout_s,
+                lease_s=lease_s,
+            ) as claim:
+                yield claim
 
     def dead_letters(
         self,

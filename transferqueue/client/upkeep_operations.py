@@ -72,6 +72,10 @@ class UpkeepOperations:
     async def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
         await self._ask(ops.LOSE_SHARD, {"slot": slot}, ArrayWriter(), timeout_s)
 
+    async def leave(self, client_id: str, *, timeout_s: float | None = None) -> None:
+        """Whoever claims in this name is gone: its claims are given back, its waits refused."""
+        await self._ask(ops.LEAVE, {"client": client_id}, ArrayWriter(), timeout_s)
+
     def _uids(self, handle: BatchHandle, arrays: ArrayWriter) -> list[Any]:
         self._session.check(handle)
         return arrays.add(np.unique(handle.uids))

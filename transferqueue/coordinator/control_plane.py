@@ -37,7 +37,7 @@ from transferqueue.coordinator.waiters import (
     ClaimWaiter,
     SelectWaiter,
 )
-from transferqueue.errors import ClaimTooLarge, InvalidInput, UnknownPartition
+from transferqueue.errors import ClaimTooLarge, Closed, InvalidInput, UnknownPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -260,10 +260,11 @@ class ControlPlane(OperatorSide):
     def client_gone(
         self, client_id: ClientId, *, now_s: float, give_back: bool = False
     ) -> list[Effect]:
-        """Forget what it waits for. Its claims run out with their leases, or at once."""
+        """Refuse what it waits for. Its claims run out with their leases, or at once."""
         effects: list[Effect] = []
         for waiter_id in self._room.of_client(client_id):
             effects += self.cancel(waiter_id, now_s=now_s)
+            effects.append(Refuse(waiter_id=waiter_id, error=Closed("the client")))
         for lease in self._leases.of_client(client_id) if give_back else ():
             effects += self._give_back(self._leases.close(lease.claim_id), now_s)
         return effects

@@ -20,18 +20,23 @@ from transferqueue.coordinator.uid_ranges import split_by_slot
 if TYPE_CHECKING:
     from transferqueue.coordinator.leases import Lease
     from transferqueue.coordinator.partition import Partition
+    from transferqueue.coordinator.row_set import Rows
     from transferqueue.coordinator.uid_ranges import Uids
 
 
 def discard(partition: Partition, uids: Uids, now_s: float) -> tuple[int, list[Effect]]:
     """Take rows from everybody; returns how many were there. Claimed ones stay until let go."""
-    rows = np.unique(partition.table.find(uids))
-    rows = rows[rows >= 0]
+    uids = np.unique(uids)
+    found = partition.table.find(uids)
+    # A shard may have stored rows of which it has not told yet; it frees them when it is asked.
+    untold = partition.not_gone(uids[found < 0])
+    rows = found[found >= 0]
     rows = rows[partition.table.is_live(rows)]
     claimed = partition.table.is_claimed(rows)
     effects = partition.withdraw(rows[claimed], RowState.LEAVING)
     effects += partition.free(rows[~claimed])
-    return len(rows), effects + partition.settle(now_s)
+    effects += frees(partition, untold) + partition.settle(now_s)
+    return len(rows) + len(untold), effects
 
 
 def let_go(partition: Partition, lease: Lease) -> list[Effect]:
@@ -51,9 +56,12 @@ def let_go(partition: Partition, lease: Lease) -> list[Effect]:
     return order_frees(partition, rows)
 
 
-def order_frees(partition: Partition, rows: Uids) -> list[Effect]:
+def order_frees(partition: Partition, rows: Rows) -> list[Effect]:
     """Have their shards free rows that are nobody's."""
-    uids = partition.table.uids(rows)
+    return frees(partition, partition.table.uids(rows))
+
+
+def frees(partition: Partition, uids: Uids) -> list[Effect]:
     return [
         FreeRows(slot=slot, partition=partition.name, uids=uids[at])
         for slot, at in split_by_slot(uids).items()

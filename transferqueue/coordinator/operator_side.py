@@ -45,6 +45,6 @@ class OperatorSide(ShardSide):
 
         Returns how many there were; those that are not there are passed over.
         """
-        known = self._partitions.known(partition)
-        num_rows, effects = discards.discard(known, checked_uids(uids), now_s)
+        made = self._partitions.made(partition)
+        num_rows, effects = discards.discard(made, checked_uids(uids), now_s)
         return num_rows, self._finish(effects)

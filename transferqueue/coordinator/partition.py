@@ -310,6 +310,10 @@ class Partition:
         if bool(gone.any()):
             raise RowsGone(int(gone.sum()), len(uids), uids[gone].tolist())
 
+    def not_gone(self, uids: Uids) -> Uids:
+        """Those of these that were not freed."""
+        return uids[~self._gone.contains(uids)]
+
     def select(self, waiter: SelectWaiter) -> list[Effect]:
         """Answer or park a select."""
         return self.selects.park(waiter)

@@ -46,6 +46,7 @@ _MUTATING = frozenset(
         ops.ADVANCE_POLICY,
         ops.REDRIVE,
         ops.DISCARD,
+        ops.LEAVE,
         ops.LOSE_SHARD,
     }
 )

@@ -38,6 +38,7 @@ class Upkeep:
             ops.DEAD_LETTERS: self._dead_letters,
             ops.REDRIVE: self._redrive,
             ops.DISCARD: self._discard,
+            ops.LEAVE: self._leave,
             ops.LOSE_SHARD: self._lose_shard,
         }
 
@@ -65,6 +66,12 @@ class Upkeep:
         num_rows, effects = self._plane.discard(partition, uids, now_s=time.monotonic())
         self._carry_out(effects)
         return Reply(body={"num_rows": num_rows})
+
+    def _leave(self, request: Request) -> Reply:
+        """Body: ``client``, as its claims name it."""
+        client = str(request.body["client"])
+        self._carry_out(self._plane.client_gone(client, now_s=time.monotonic(), give_back=True))
+        return Reply(body={})
 
     def _lose_shard(self, request: Request) -> Reply:
         """Body: ``slot``. Whoever restarts shards says that this one will not come back."""

@@ -20,6 +20,7 @@ HELD: Final = "held"
 DEAD_LETTERS: Final = "dead_letters"
 REDRIVE: Final = "redrive"
 DISCARD: Final = "discard"
+LEAVE: Final = "leave"
 LOSE_SHARD: Final = "lose_shard"
 
 # client → shard
