@@ -88,14 +88,14 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_the_two_faces_of_the_client_have_the_same_methods() -> None:
-    only_async = {"stream"}
-    for name in public_methods(AsyncClient) - only_async:
+    only_async = {"prefetch"}  # a blocked thread takes nothing ahead
+    for name in public_methods(AsyncClient):
         ours = inspect.signature(getattr(Client, name))
         theirs = inspect.signature(getattr(AsyncClient, name))
-        assert ours.parameters.keys() == theirs.parameters.keys(), name
+        assert ours.parameters.keys() == theirs.parameters.keys() - only_async, name
         for parameter in ours.parameters.values():
             assert parameter == theirs.parameters[parameter.name], name
-    assert public_methods(Client) == public_methods(AsyncClient) - only_async
+    assert public_methods(Client) == public_methods(AsyncClient)
 
 
 def public_methods(cls: type) -> set[str]:

@@ -24,6 +24,7 @@ from transferqueue.coordinator.samplers import (
 from transferqueue.errors import (
     AlreadyAcked,
     ClaimTooLarge,
+    Closed,
     DuplicateRows,
     FieldSpecMismatch,
     InvalidInput,
@@ -184,7 +185,7 @@ def test_a_row_that_is_given_too_often_is_a_dead_letter(driver: Driver) -> None:
     driver.give_back(driver.take(1))
     driver.give_back(driver.take(1))
     assert driver.take(1).uids.tolist() == uids[1:].tolist()
-    assert driver.plane.dead_letters("train", "t").tolist() == uids[:1].tolist()
+    assert driver.plane.dead_letters("train", "t").uids.tolist() == uids[:1].tolist()
     assert driver.status()["tasks"]["t"]["dead_letter"] == 1
 
 
@@ -256,7 +257,9 @@ def test_a_client_that_is_gone_waits_for_nothing(driver: Driver) -> None:
     cells = driver.wait(np.array([0]), ("y",), client="a")
     driver.carry_out(driver.plane.client_gone("a", now_s=driver.now_s))
     uids = driver.put(1, ("x", "y"))
-    assert driver.answers.keys() == {other}
+    assert isinstance(driver.answers[gone], Closed)
+    assert isinstance(driver.answers[cells], Closed)
+    assert len(driver.answers[other].uids) == 1
     assert driver.answers[other].uids.tolist() == uids.tolist()
     assert gone != cells
 
@@ -443,7 +446,7 @@ def test_a_replica_that_is_started_again_gets_the_batch_it_had(driver: Driver) -
     second = driver.take(4, sampler=ranks[0])
     died = driver.take(4, sampler=ranks[1], lease_s=5)
     assert died.uids.tolist() == first.uids.tolist()
-    again = driver.take(4, sampler=ranks[1], lease_s=5)
+    again = driver.take(4, sampler=ranks[1], lease_s=5, client="started again")
     assert again.uids.tolist() == first.uids.tolist()
     with pytest.raises(AlreadyAcked):
         driver.ack(died)
@@ -452,6 +455,19 @@ def test_a_replica_that_is_started_again_gets_the_batch_it_had(driver: Driver) -
     assert restarted.uids.tolist() == first.uids.tolist()
     driver.ack(restarted)
     assert driver.take(4, sampler=ranks[1]).uids.tolist() == second.uids.tolist()
+
+
+def test_a_replica_may_work_ahead_and_its_partner_gets_the_same_batches(driver: Driver) -> None:
+    driver.put(6)
+    ranks = [RankAware(1, 2, rank) for rank in (0, 1)]
+    ahead = [driver.take(2, sampler=ranks[0], client="a") for _ in range(3)]
+    behind = [driver.take(2, sampler=ranks[1], client="b") for _ in range(3)]
+    assert [g.uids.tolist() for g in ahead] == [g.uids.tolist() for g in behind]
+    again = [driver.take(2, sampler=ranks[0], client="a, restarted") for _ in range(3)]
+    assert [g.uids.tolist() for g in again] == [g.uids.tolist() for g in behind]
+    for grant in (*again, *behind):
+        driver.ack(grant)
+    assert driver.status()["tasks"]["t"]["acked"] == 6
 
 
 def test_a_batch_that_no_replica_has_acked_or_holds_goes_back(driver: Driver) -> None:

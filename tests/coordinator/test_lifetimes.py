@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from transferqueue.coordinator.lifetimes import Arrivals
 from transferqueue.coordinator.policy import PartitionPolicy, Retention, StaleRows
 from transferqueue.coordinator.predicate import tag
+from transferqueue.coordinator.samplers import RankAware
 from transferqueue.errors import (
     InvalidInput,
     NotReady,
     RowsGone,
+    RowsLost,
     TagTypeMismatch,
     UnknownPartition,
 )
@@ -129,7 +131,9 @@ def test_the_rows_of_a_lost_shard_are_gone(driver: Driver) -> None:
     kept, lost = driver.put(2, slot=0), driver.put(2, slot=1)
     cells = driver.wait(lost, ("y",))
     driver.carry_out(driver.plane.slot_lost(1, now_s=driver.now_s))
-    assert isinstance(driver.answers[cells], RowsGone)
+    assert isinstance(driver.answers[cells], RowsLost)
+    with pytest.raises(RowsLost, match=r"2 of 2 rows were on shard\(s\) \[1\]"):
+        driver.claim(uids=lost)
     assert driver.status()["rows"] == 2
     assert driver.take(2).uids.tolist() == kept.tolist()
 
@@ -396,3 +400,83 @@ def test_rows_keep_their_arrival_when_they_are_renumbered(
     arrivals.keep(np.array(order, dtype=np.int64))
     if order:
         assert arrivals.times_s(np.arange(len(order))).tolist() == [times[r] for r in order]
+
+
+# -- what was filtered out ------------------------------------------------------------------------
+
+
+def test_discarded_rows_are_given_to_nobody_and_freed(driver: Driver) -> None:
+    uids = driver.put(4)
+    num_rows, effects = driver.plane.discard("train", uids[:3], now_s=driver.now_s)
+    driver.carry_out(effects)
+    assert num_rows == 3
+    assert driver.take(1).uids.tolist() == uids[3:].tolist()
+    assert driver.free() == 3
+    assert driver.plane.discard("train", uids[:3], now_s=driver.now_s) == (0, [])
+
+
+def test_a_discarded_row_stays_until_the_last_claim_on_it_ends(driver: Driver) -> None:
+    uids = driver.put(3)
+    of_a = driver.take(2, task="a")
+    driver.take(3, task="b", lease_s=5)
+    driver.carry_out(driver.plane.discard("train", uids, now_s=driver.now_s)[1])
+    assert not driver.frees
+    assert driver.status()["rows_being_freed"] == 3
+    driver.ack(of_a)
+    assert driver.free() == 0
+    driver.pass_time(6)
+    assert driver.free() == 3
+    assert driver.status()["rows_being_freed"] == 0
+
+
+def test_an_ack_may_drop_rows_for_every_task(driver: Driver) -> None:
+    driver.declare(tasks=("filter", "actor"), retention=Retention.CONSUMED)
+    uids = driver.put(4)
+    grant = driver.take(4, task="filter")
+    with pytest.raises(InvalidInput, match="1 of 1 rows are not of the claim"):
+        driver.plane.ack(grant.claim_id, now_s=driver.now_s, drop=uids[:1] + 100)
+    driver.carry_out(driver.plane.ack(grant.claim_id, now_s=driver.now_s, drop=uids[:3]))
+    assert driver.free() == 3
+    assert driver.take(1, task="actor").uids.tolist() == uids[3:].tolist()
+
+
+def test_replicas_finish_a_batch_whose_rows_were_discarded(driver: Driver) -> None:
+    uids = driver.put(2)
+    ranks = [RankAware(1, 2, rank) for rank in (0, 1)]
+    first = driver.take(2, sampler=ranks[0])
+    driver.carry_out(driver.plane.discard("train", uids[:1], now_s=driver.now_s)[1])
+    driver.ack(first)
+    second = driver.take(2, sampler=ranks[1])
+    assert second.uids.tolist() == first.uids.tolist()
+    assert driver.free() == 0
+    driver.ack(second)
+    assert driver.free() == 1
+
+
+def test_a_lost_shard_takes_its_waiting_puts_along(driver: Driver) -> None:
+    driver.declare(max_rows=4)
+    driver.put(4, slot=0)
+    waiting = driver.admit(2, slot=1)
+    driver.carry_out(driver.plane.slot_lost(1, now_s=driver.now_s))
+    assert isinstance(driver.answers[waiting], RowsLost)
+
+
+# -- dead letters ---------------------------------------------------------------------------------
+
+
+def test_dead_letters_can_be_tried_again_all_or_some(driver: Driver) -> None:
+    driver.declare(tasks=("t",), max_deliveries=1)
+    uids = driver.put(3)
+    driver.give_back(driver.take(3))
+    with pytest.raises(InvalidInput, match="no dead letters of task 't'"):
+        driver.plane.redrive("train", "t", now_s=driver.now_s, uids=uids + 50)
+    waiting = driver.claim(1)
+    num_rows, effects = driver.plane.redrive("train", "t", now_s=driver.now_s, uids=uids[1:2])
+    driver.carry_out(effects)
+    assert num_rows == 1
+    grant = driver.answers[waiting]
+    assert grant.uids.tolist() == uids[1:2].tolist()
+    assert grant.deliveries.tolist() == [1]
+    driver.ack(grant)
+    assert driver.plane.redrive("train", "t", now_s=driver.now_s)[0] == 2
+    assert not len(driver.plane.dead_letters("train", "t").uids)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.client.claims import AsyncClaim, PendingClaim
+from transferqueue.client.claims_ahead import ClaimsAhead
 from transferqueue.client.data_operations import DEFAULT_PARTITION
 from transferqueue.client.policies import policy_of, schema_of
+from transferqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -160,14 +162,22 @@ class AsyncClient:
         where: Predicate | None = None,
         timeout_s: float | None = None,
         lease_s: float = 60.0,
+        prefetch: int = 0,
     ) -> AsyncIterator[AsyncClaim]:
         """Claims one after another, without end: ``async for claim in client.stream(…)``.
 
         A claim is acked when the loop asks for the next one, and given back when the loop body
         raises or is left. ``NotReady`` when ``timeout_s`` passes without enough samples.
+        ``prefetch``: how many more claims to take while the loop body works; their leases are
+        kept, and what is not used is given back. A loop that is left with ``break`` ends at once
+        inside ``async with contextlib.aclosing(client.stream(…)) as claims``, else when the event
+        loop collects it.
         """
-        while True:
-            async with self.claim(
+        if prefetch < 0:
+            raise InvalidInput(f"prefetch must be 0 or more, got {prefetch}")
+
+        async def claim_one() -> AsyncClaim:
+            return await self.claim(
                 task=task,
                 fields=fields,
                 n=n,
@@ -176,8 +186,51 @@ class AsyncClient:
                 where=where,
                 timeout_s=timeout_s,
                 lease_s=lease_s,
-            ) as claim:
-                yield claim
+            )
+
+        if not prefetch:
+            while True:
+                async with await claim_one() as claim:
+                    yield claim
+        async with ClaimsAhead(claim_one, depth=prefetch, lease_s=lease_s) as ahead:
+            while True:
+                async with await ahead.next() as claim:
+                    yield claim
+
+    async def dead_letters(
+        self,
+        task: str,
+        partition: str = DEFAULT_PARTITION,
+        *,
+        timeout_s: float | None = None,
+    ) -> BatchHandle:
+        """See `Client.dead_letters`."""
+        return await self._ops.upkeep.dead_letters(task, partition, timeout_s=timeout_s)
+
+    async def redrive(
+        self,
+        task: str,
+        *,
+        handle: BatchHandle | None = None,
+        partition: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """See `Client.redrive`."""
+        return await self._ops.upkeep.redrive(
+            task, handle=handle, partition=partition, timeout_s=timeout_s
+        )
+
+    async def discard(self, handle: BatchHandle, *, timeout_s: float | None = None) -> int:
+        """See `Client.discard`."""
+        return await self._ops.upkeep.discard(handle, timeout_s=timeout_s)
+
+    async def drop_partition(self, partition: str, *, timeout_s: float | None = None) -> None:
+        """See `Client.drop_partition`."""
+        await self._ops.upkeep.drop_partition(partition, timeout_s=timeout_s)
+
+    async def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
+        """See `Client.lose_shard`."""
+        await self._ops.upkeep.lose_shard(slot, timeout_s=timeout_s)
 
     async def wait(
         self,

@@ -82,9 +82,13 @@ class Claim(_Claim):
         """As `Client.get` of the claim's handle."""
         return self._client.get(self.handle, fields=fields, **options)
 
-    def ack(self) -> None:
-        """The task has consumed the samples. LeaseExpired when the lease ended before."""
-        self._client._run(self._client._ops.control.ack(self.claim_id))
+    def ack(self, *, drop: BatchHandle | None = None) -> None:
+        """The task has consumed the samples. LeaseExpired when the lease ended before.
+
+        ``drop``: those of them that no other task needs either, as after a filter; see
+        `Client.discard`.
+        """
+        self._client._run(self._client._ops.control.ack(self.claim_id, drop=drop))
         self._ended = True
 
     def give_back(self) -> None:
@@ -127,9 +131,9 @@ class AsyncClaim(_Claim):
         """As `AsyncClient.get` of the claim's handle."""
         return await self._client.get(self.handle, fields=fields, **options)
 
-    async def ack(self) -> None:
+    async def ack(self, *, drop: BatchHandle | None = None) -> None:
         """See `Claim.ack`."""
-        await self._client._ops.control.ack(self.claim_id)
+        await self._client._ops.control.ack(self.claim_id, drop=drop)
         self._ended = True
 
     async def give_back(self) -> None:

@@ -77,6 +77,7 @@ class ControlOperations:
         body = {
             "partition": partition,
             "task": task,
+            "client": self._session.client_id,
             "fields": names_of("fields", fields),
             "n": 0 if n is None else n,
             "uids": None if handle is None else arrays.add(handle.uids),
@@ -110,8 +111,21 @@ class ControlOperations:
             lease_s=float(body["lease_s"]),
         )
 
-    async def ack(self, claim_id: int, *, timeout_s: float | None = None) -> None:
-        await self._claim_call(ops.ACK, claim_id, timeout_s)
+    async def ack(
+        self,
+        claim_id: int,
+        *,
+        drop: BatchHandle | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        arrays = ArrayWriter()
+        body = {
+            "claim_id": claim_id,
+            "drop": None if drop is None or not len(drop) else arrays.add(np.unique(drop.uids)),
+        }
+        await self._caller.coordinator(
+            ops.ACK, body, frames=arrays.frames, timeout_s=self._timeout(timeout_s)
+        )
 
     async def give_back(self, claim_id: int, *, timeout_s: float | None = None) -> None:
         await self._claim_call(ops.GIVE_BACK, claim_id, timeout_s)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.client.control_operations import ControlOperations
 from transferqueue.client.data_operations import DataOperations
 from transferqueue.client.session import Caller, Session
+from transferqueue.client.upkeep_operations import UpkeepOperations
 from transferqueue.client.weight_operations import WeightOperations
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Operations:
         caller = Caller(channel, session, memory)
         self.data = DataOperations(caller, config, objects)
         self.control = ControlOperations(caller, config)
+        self.upkeep = UpkeepOperations(caller, config)
         self.weights = WeightOperations(self.data, self.control)
 
     @property
@@ -53,6 +55,10 @@ class Operations:
             "timeout_s": self._config.timeout_s,
             "objects": self._objects.value,
         }
+
+    def name_claims(self, client_id: str) -> None:
+        """Claim in another name than this client's own, shared by several that work together."""
+        self._session.client_id = client_id
 
     def check(self, handle: BatchHandle) -> None:
         """WrongService for a handle that another service made."""

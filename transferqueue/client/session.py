@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,8 @@ class Session:
         }
         self.slots = sorted(self._shards, key=lambda slot: (not self._shards[slot].same_host, slot))
         """Slots of all shards, those of this host first."""
+        self.client_id = secrets.token_hex(8)
+        """Names this client in its claims, over whichever of its sockets they go."""
 
     def next_turn(self) -> int:
         """A number that rises with every put, to take the shards in turn."""

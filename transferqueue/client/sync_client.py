@@ -10,7 +10,7 @@ from transferqueue.client.policies import policy_of, schema_of
 from transferqueue.net.sync_channel import run_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from tensordict import TensorDict
@@ -206,6 +206,88 @@ class Client:
                 )
             ),
         )
+
+    def stream(
+        self,
+        *,
+        task: str,
+        fields: Sequence[str],
+        n: int,
+        partition: str = DEFAULT_PARTITION,
+        sampler: Sampler | None = None,
+        where: Predicate | None = None,
+        timeout_s: float | None = None,
+        lease_s: float = 60.0,
+    ) -> Iterator[Claim]:
+        """Claims one after another, without end: ``for claim in client.stream(…)``.
+
+        A claim is acked when the loop asks for the next one, and given back when the loop body
+        raises or is left. ``NotReady`` when ``timeout_s`` passes without enough samples. Nothing
+        is taken ahead: `AsyncClient.stream` does that, or the workers of a torch DataLoader
+        (`transferqueue.integrations.torch_data`).
+        """
+        while True:
+            with self.claim(
+                task=task,
+                fields=fields,
+                n=n,
+                partition=partition,
+                sampler=sampler,
+                where=where,
+                timeout_s=timeout_s,
+                lease_s=lease_s,
+            ) as claim:
+                yield claim
+
+    def dead_letters(
+        self,
+        task: str,
+        partition: str = DEFAULT_PARTITION,
+        *,
+        timeout_s: float | None = None,
+    ) -> BatchHandle:
+        """Samples that a task was given ``max_deliveries`` times without an ack, oldest first.
+
+        They are given to it no more, and stay until they are cleared, discarded or tried again
+        (`redrive`). Other tasks are not affected.
+        """
+        return self._run(self._ops.upkeep.dead_letters(task, partition, timeout_s=timeout_s))
+
+    def redrive(
+        self,
+        task: str,
+        *,
+        handle: BatchHandle | None = None,
+        partition: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Let a task have its dead letters again: those of ``handle``, or all of ``partition``.
+
+        Their deliveries count from nought. Returns how many; ``InvalidInput``, and no change, for
+        a sample that is no dead letter of the task.
+        """
+        return self._run(
+            self._ops.upkeep.redrive(task, handle=handle, partition=partition, timeout_s=timeout_s)
+        )
+
+    def discard(self, handle: BatchHandle, *, timeout_s: float | None = None) -> int:
+        """Samples that were filtered out: no claim gets them from now on, and they are freed once
+        no claim holds them. Returns how many there were; those that are gone are passed over.
+
+        Unlike `clear` it takes nothing from under a claim of another task. Handles keep nothing
+        alive: a get of them works until the last claim ends, and raises ``RowsGone`` after it.
+        """
+        return self._run(self._ops.upkeep.discard(handle, timeout_s=timeout_s))
+
+    def drop_partition(self, partition: str, *, timeout_s: float | None = None) -> None:
+        """Forget a partition and its settings, and free all its samples. Whoever waits on it is
+        refused with ``UnknownPartition``; its next put or claim makes it anew."""
+        self._run(self._ops.upkeep.drop_partition(partition, timeout_s=timeout_s))
+
+    def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
+        """Say that a shard is gone for good, with its host or its memory: its samples leave every
+        partition, and whoever waits for one of them is refused with ``RowsLost``."""
+        self._run(self._ops.upkeep.lose_shard(slot, timeout_s=timeout_s))
 
     def wait(
         self,

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.coordinator.effects import Admitted, CellsReady, Grant, Selection
+from transferqueue.coordinator.effects import (
+    Admitted,
+    CellsReady,
+    DeadLetters,
+    Grant,
+    Selection,
+)
 from transferqueue.fields import FieldSpec
 from transferqueue.net.server import Reply
 from transferqueue.wire.arrays import ArrayWriter
@@ -27,7 +33,7 @@ def specs_to_wire(specs: Mapping[str, Spec]) -> dict[str, Any]:
     return {name: list(spec) for name, spec in specs.items()}
 
 
-def answer_message(payload: Grant | CellsReady | Selection | Admitted) -> Reply:
+def answer_message(payload: Grant | CellsReady | Selection | DeadLetters | Admitted) -> Reply:
     """The message of what the control plane answered."""
     arrays = ArrayWriter()
     if isinstance(payload, Grant):
@@ -39,6 +45,13 @@ def answer_message(payload: Grant | CellsReady | Selection | Admitted) -> Reply:
             "tags": write_tags(payload.tags, arrays),
             "deliveries": arrays.add(payload.deliveries),
             "lease_s": payload.lease_s,
+        }
+    elif isinstance(payload, DeadLetters):
+        body = {
+            "uids": arrays.add(payload.uids),
+            "fields": specs_to_wire(payload.fields),
+            "tags": write_tags(payload.tags, arrays),
+            "deliveries": arrays.add(payload.deliveries),
         }
     elif isinstance(payload, Selection):
         body = {

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from transferqueue.coordinator.effects import CellsReady, Effect, Refuse, Reply
+from transferqueue.coordinator.waiters import lost_rows
 from transferqueue.errors import TransferQueueError
 
 if TYPE_CHECKING:
@@ -44,10 +45,18 @@ class CellWaits:
 
     def refuse_gone(self, uids: Uids) -> list[Effect]:
         """These ascending uids were freed."""
-        refusals = [r for w in self._waiting.values() if (r := w.gone(uids)) is not None]
+        return self._refuse([w.gone(uids) for w in self._waiting.values()])
+
+    def refuse_lost(self, slot: int) -> list[Effect]:
+        """The shard of this slot is gone for good."""
+        return self._refuse([lost_rows(w, w.uids, slot) for w in self._waiting.values()])
+
+    def _refuse(self, answers: list[Refuse | None]) -> list[Effect]:
+        refusals: list[Effect] = [answer for answer in answers if answer is not None]
         for refusal in refusals:
+            assert isinstance(refusal, Refuse)
             del self._waiting[refusal.waiter_id]
-        return list(refusals)
+        return refusals
 
     def leave(self, waiter: CellWaiter) -> None:
         """It waits no more."""

@@ -15,9 +15,10 @@ import numpy as np
 from transferqueue.coordinator.choice import choose_rows
 from transferqueue.coordinator.effects import Effect, Grant, Refuse, Reply
 from transferqueue.coordinator.leases import Lease, Leases
-from transferqueue.coordinator.replicas import ReplicaLine, SharedBatch
+from transferqueue.coordinator.replicas import Holding, ReplicaLine, SharedBatch
 from transferqueue.coordinator.row_set import NO_ROWS, Rows
 from transferqueue.coordinator.table import Table, TaskState
+from transferqueue.coordinator.waiters import lost_rows
 from transferqueue.errors import (
     NotReady,
     RowsConsumed,
@@ -208,7 +209,7 @@ class Claims:
             replica=0 if sharing is None else sharing.replica,
         )
         if batch is not None:
-            batch.holding[lease.replica] = lease.claim_id
+            batch.holding[lease.replica] = Holding(lease.claim_id, lease.client_id)
         self._leases.open(lease)
         tags = self._tags.get(rows)
         grant = Grant(
@@ -261,13 +262,15 @@ class Claims:
     def _pending(self, waiter: ClaimWaiter) -> SharedBatch | None:
         sharing = waiter.sampler.sharing
         line = None if sharing is None else self._lines.get((waiter.feed.key, sharing.key))
-        return None if line is None or sharing is None else line.pending(sharing.replica)
+        if line is None or sharing is None:
+            return None
+        return line.pending(sharing.replica, waiter.client_id)
 
     def _grant_again(self, waiter: ClaimWaiter, batch: SharedBatch, now_s: float) -> Effect | None:
         """Give a replica the batch that another one made, or that it had before it died."""
         rows = self._table.find(batch.uids)
         rows = rows[rows >= 0]
-        rows = rows[self._table.is_live(rows)]
+        rows = rows[self._table.is_held(rows)]
         if not len(rows):  # all of it was cleared: on to the next one
             batch.line.remove(batch)
             return self._try(waiter, waiter.n, now_s)
@@ -275,7 +278,7 @@ class Claims:
         assert sharing is not None
         earlier = batch.holding.pop(sharing.replica, None)
         if earlier is not None:
-            self._leases.close(earlier)
+            self._leases.close(earlier.claim_id)
         return self._open(waiter, rows, rows, self._specs(waiter, rows), batch, now_s)
 
     # -- the end of a claim ---------------------------------------------------------------------
@@ -301,6 +304,10 @@ class Claims:
             dead = self._table.deliveries(lease.task, rows) >= self.max_deliveries
             self._table.set_state(lease.task, rows[dead], TaskState.DEAD_LETTER)
         return rows
+
+    def is_over(self, lease: Lease) -> bool:
+        """Whether nobody else holds, or is still to get, the rows of this closed lease."""
+        return lease.batch is None or lease.batch not in lease.batch.line
 
     def _claimed_rows(self, lease: Lease) -> Rows:
         """The rows of a lease that are still there."""
@@ -347,6 +354,16 @@ class Claims:
                 lost = waiter.uids[gone].tolist()
                 error = RowsGone(len(lost), len(waiter.uids), lost)
                 refusals.append(Refuse(waiter_id=waiter.waiter_id, error=error))
+        return refusals
+
+    def refuse_lost(self, slot: int) -> list[Effect]:
+        """The shard of this slot is gone for good: refuse the claims that named a row of it."""
+        refusals: list[Effect] = []
+        for waiter in list(self.waiting()):
+            refusal = None if waiter.uids is None else lost_rows(waiter, waiter.uids, slot)
+            if refusal is not None:
+                self.leave(waiter)
+                refusals.append(refusal)
         return refusals
 
     def refuse(self, waiter: ClaimWaiter, error: TransferQueueError, now_s: float) -> list[Effect]:

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.coordinator import reports
+from transferqueue.coordinator.discards import discard
 from transferqueue.coordinator.effects import ClientId, Effect, Refuse, WaiterId
+from transferqueue.coordinator.operator_side import OperatorSide
 from transferqueue.coordinator.predicate import Predicate
 from transferqueue.coordinator.requests import (
+    check_among,
     check_count,
     check_duration,
     check_fields,
@@ -28,15 +31,13 @@ from transferqueue.coordinator.requests import (
     distinct_uids,
 )
 from transferqueue.coordinator.samplers import Fifo, SamplerRegistry
-from transferqueue.coordinator.shard_side import ShardSide
-from transferqueue.coordinator.table import TaskState
 from transferqueue.coordinator.tag_values import tag_values
 from transferqueue.coordinator.waiters import (
     CellWaiter,
     ClaimWaiter,
     SelectWaiter,
 )
-from transferqueue.errors import ClaimTooLarge, InvalidInput, UnknownPartition
+from transferqueue.errors import ClaimTooLarge, Closed, InvalidInput, UnknownPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.policy import PartitionPolicy
 
 
-class ControlPlane(ShardSide):
+class ControlPlane(OperatorSide):
     """All partitions of one service, and what consumers ask of them."""
 
     def __init__(self, *, samplers: SamplerRegistry | None = None, first_claim_id: int = 1) -> None:
@@ -147,12 +148,21 @@ class ControlPlane(ShardSide):
         )
         return self._enter(made, waiter, made.claim(waiter, now_s))
 
-    def ack(self, claim_id: int, *, now_s: float) -> list[Effect]:
-        """Done with these rows for this task, for good."""
-        self._leases.get(claim_id, now_s)
-        lease = self._leases.close(claim_id)
+    def ack(
+        self, claim_id: int, *, now_s: float, drop: NDArray[np.int64] | None = None
+    ) -> list[Effect]:
+        """Done with these rows for this task, for good; with those in ``drop`` for every task."""
+        lease = self._leases.get(claim_id, now_s)
+        if drop is not None:
+            check_among(drop, lease.uids)
+        self._leases.close(claim_id)
         partition = self._partitions.get(lease.partition)
-        return [] if partition is None else self._finish(partition.ack(lease, now_s))
+        if partition is None:
+            return []
+        effects = partition.ack(lease, now_s)
+        if drop is not None:
+            effects += discard(partition, drop, now_s)[1]
+        return self._finish(effects)
 
     def give_back(self, claim_id: int, *, now_s: float) -> list[Effect]:
         """Let the task's next claim have them."""
@@ -254,10 +264,11 @@ class ControlPlane(ShardSide):
     def client_gone(
         self, client_id: ClientId, *, now_s: float, give_back: bool = False
     ) -> list[Effect]:
-        """Forget what it waits for. Its claims run out with their leases, or at once."""
+        """Refuse what it waits for. Its claims run out with their leases, or at once."""
         effects: list[Effect] = []
         for waiter_id in self._room.of_client(client_id):
             effects += self.cancel(waiter_id, now_s=now_s)
+            effects.append(Refuse(waiter_id=waiter_id, error=Closed("the client")))
         for lease in self._leases.of_client(client_id) if give_back else ():
             effects += self._give_back(self._leases.close(lease.claim_id), now_s)
         return effects
@@ -329,8 +340,3 @@ class ControlPlane(ShardSide):
     def held(self, *, now_s: float, partition: str | None = None) -> dict[str, Any]:
         """What is held and by whom: rows and bytes by field, task and age, plain values."""
         return {p.name: reports.held(p, now_s) for p in self._chosen(partition)}
-
-    def dead_letters(self, partition: str, task: str) -> NDArray[np.int64]:
-        """The uids that a task was given too often without an ack. O(rows)."""
-        known = self._partitions.known(partition)
-        return known.table.uids(known.table.rows_in_state(task, TaskState.DEAD_LETTER))

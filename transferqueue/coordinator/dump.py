@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.coordinator.journal import granted_record
+from transferqueue.coordinator.journal import DISCARDED, LOST, granted_record
 from transferqueue.coordinator.tag_values import TagKind
 from transferqueue.journal.records import Record
 from transferqueue.wire.arrays import ArrayWriter
@@ -37,6 +37,8 @@ def dump(
         "at_s": now_s,
     }
     yield Record(kind=HEAD, body=head, frames=arrays.frames)
+    for slot in sorted(plane.partitions.gone.lost_slots):
+        yield Record(kind=LOST, body={"slot": slot, "at_s": now_s})
     for partition in plane.partitions:
         yield from _partition(plane, partition, now_s)
     for (slot, name), uids in plane.partitions.dropped().items():
@@ -45,6 +47,10 @@ def dump(
         known = plane.partitions.get(lease.partition)
         if known is not None:
             yield granted_record(lease, known.claims, 0, requests.get(lease.claim_id), now_s)
+    for partition in plane.partitions:  # after the claims that keep them
+        leaving = partition.table.leaving_rows()
+        if len(leaving):
+            yield _uids(DISCARDED, partition.name, partition.table.uids(leaving), at_s=now_s)
 
 
 def live_bytes(plane: ControlPlane) -> int:
@@ -76,16 +82,16 @@ def _partition(plane: ControlPlane, partition: Partition, now_s: float) -> Itera
         yield _uids(FREEING, partition.name, uids)
 
 
-def _uids(kind: str, name: str, uids: Uids, **more: int) -> Record:
+def _uids(kind: str, name: str, uids: Uids, **more: float) -> Record:
     arrays = ArrayWriter()
     body = {"partition": name, "uids": arrays.add(uids), **more}
     return Record(kind=kind, body=body, frames=arrays.frames)
 
 
 def _rows(partition: Partition) -> Record:
-    """Every live row that has a tag, or that a task has touched."""
+    """Every row that is held by somebody and has a tag, or that a task has touched."""
     table, tags = partition.table, partition.tags.columns
-    rows = table.live_rows()
+    rows = np.concatenate([table.live_rows(), table.leaving_rows()])
     touched = {task: table.task_column(task)[rows] for task in table.tasks}
     matters = np.zeros(len(rows), dtype=bool)
     for column in touched.values():

@@ -62,6 +62,17 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters:
+    """The rows of a task that are its dead letters."""
+
+    uids: NDArray[np.int64]  # [rows]
+    fields: dict[str, Spec]
+    """Every field that all of the rows have."""
+    tags: dict[str, TagColumnValues]
+    deliveries: NDArray[np.uint8]  # [rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
     """The answer to an admit: the put may go ahead."""
 

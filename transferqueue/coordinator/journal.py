@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 DECLARED, DROPPED, TAGGED, ADVANCED = "declared", "dropped", "tagged", "advanced"
 GRANTED, ACKED, GIVEN_BACK, EXTENDED = "granted", "acked", "given back", "extended"
+DISCARDED, REDRIVEN, LOST = "discarded", "redriven", "lost"
 ANSWER = "answer"
 
 MAX_ANSWERS = 1024
@@ -122,8 +123,12 @@ class CoordinatorJournal:
         """Claims that an earlier coordinator gave, by the request that each answers."""
         self.requests.update(claims)
 
-    def acked(self, claim_id: int, now_s: float, told: Told) -> None:
-        self._write(ACKED, {"claim": claim_id, "at_s": now_s}, told=told)
+    def acked(
+        self, claim_id: int, now_s: float, told: Told, drop: np.ndarray | None = None
+    ) -> None:
+        arrays = ArrayWriter()
+        body = {"claim": claim_id, "drop": arrays.add_optional(drop), "at_s": now_s}
+        self._write(ACKED, body, arrays, told=told)
         self._forget(claim_id)
 
     def given_back(self, claim_id: int, now_s: float, told: Told | None = None) -> None:
@@ -133,6 +138,27 @@ class CoordinatorJournal:
     def extended(self, claim_id: int, lease_s: float, now_s: float, told: Told) -> None:
         body = {"claim": claim_id, "lease_s": lease_s, "at_s": now_s}
         self._write(EXTENDED, body, told=told)
+
+    # -- upkeep ---------------------------------------------------------------------------------
+
+    def discarded(self, name: str, uids: np.ndarray, now_s: float, told: Told) -> None:
+        """Rows are of no use to anybody."""
+        arrays = ArrayWriter()
+        body = {"partition": name, "uids": arrays.add(uids), "at_s": now_s}
+        self._write(DISCARDED, body, arrays, told=told)
+
+    def redriven(
+        self, name: str, task: str, uids: np.ndarray | None, now_s: float, told: Told
+    ) -> None:
+        """Dead letters of a task, all of them without ``uids``, are to be tried again."""
+        arrays = ArrayWriter()
+        body = {"partition": name, "task": task, "at_s": now_s}
+        body["uids"] = arrays.add_optional(uids)
+        self._write(REDRIVEN, body, arrays, told=told)
+
+    def lost(self, slot: int, now_s: float, told: Told) -> None:
+        """The shard of this slot is gone for good."""
+        self._write(LOST, {"slot": slot, "at_s": now_s}, told=told)
 
     # -- answers --------------------------------------------------------------------------------
 

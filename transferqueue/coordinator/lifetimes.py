@@ -66,9 +66,7 @@ class Lifetimes:
     def _unclaimed(self, rows: Rows) -> Rows:
         """Those of these rows that are live and that no claim holds."""
         rows = rows[self._table.is_live(rows)]
-        for task in self._table.tasks:
-            rows = rows[~self._table.is_in_state(task, rows, TaskState.CLAIMED)]
-        return rows
+        return rows[~self._table.is_claimed(rows)]
 
     def stale(self, rows: Rows) -> Rows:
         """Those to drop because their policy is too old. One that is claimed is let finish."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from transferqueue.coordinator import discards
 from transferqueue.coordinator.cells import CellWaits
 from transferqueue.coordinator.claims import Claims
-from transferqueue.coordinator.effects import Effect, FreeRows
+from transferqueue.coordinator.effects import Effect, FreeRows, Refuse
 from transferqueue.coordinator.feeds import Feeds
 from transferqueue.coordinator.lifetimes import Lifetimes
 from transferqueue.coordinator.quotas import Quota
@@ -21,7 +22,7 @@ from transferqueue.coordinator.reports import holders, unknown_field_hint
 from transferqueue.coordinator.row_set import NO_ROWS, Rows
 from transferqueue.coordinator.selects import Selects
 from transferqueue.coordinator.staleness import Staleness
-from transferqueue.coordinator.table import Table
+from transferqueue.coordinator.table import RowState, Table
 from transferqueue.coordinator.tags import TagTable
 from transferqueue.coordinator.ties import settle
 from transferqueue.coordinator.uid_ranges import GoneUids, Uids, split_by_slot
@@ -32,7 +33,7 @@ from transferqueue.coordinator.waiters import (
     SelectWaiter,
     Waiter,
 )
-from transferqueue.errors import RowsGone, TagTypeMismatch
+from transferqueue.errors import RowsGone, RowsLost, TagTypeMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -88,7 +89,7 @@ class Partition:
         self.staleness.see(rows)
         self.feeds.refresh(rows)
         due = np.union1d(self.lifetimes.consumed(rows), self.lifetimes.stale(rows))
-        return self._free(due) + self.settle(now_s)
+        return self.free(due) + self.settle(now_s)
 
     # -- what shards report ---------------------------------------------------------------------
 
@@ -179,7 +180,7 @@ class Partition:
         rows = self.table.find(uids)
         rows = rows[rows >= 0]
         live = rows[self.table.is_live(rows)]
-        effects = self._withdraw(live)
+        effects = self.withdraw(live)
         cells = {f: int(np.count_nonzero(self.table.is_ready(f, rows))) for f in self.table.fields}
         self.quota.free(cells, len(rows), nbytes)
         self.table.bury(rows)
@@ -194,10 +195,14 @@ class Partition:
         self.feeds.keep(kept)
 
     def lose_slot(self, slot: int, now_s: float) -> list[Effect]:
-        """All rows of a slot are gone."""
+        """All rows of a slot are gone, and what waits for one of them waits in vain."""
+        effects = self.cells.refuse_lost(slot) + self.claims.refuse_lost(slot)
+        for put in self.quota.of_slot(slot):
+            self.quota.leave(put)
+            effects.append(Refuse(waiter_id=put.waiter_id, error=RowsLost(0, 0, [slot])))
         uids = self.table.uids(self.table.present_rows())
         at = split_by_slot(uids).get(slot)
-        return [] if at is None else self.cleared(uids[at], {}, now_s)
+        return effects + (self.settle(now_s) if at is None else self.cleared(uids[at], {}, now_s))
 
     def frees_of(self, slot: int) -> list[Effect]:
         """The frees that this slot has not reported as done."""
@@ -210,28 +215,24 @@ class Partition:
 
     # -- freeing --------------------------------------------------------------------------------
 
-    def _free(self, rows: Rows) -> list[Effect]:
+    def free(self, rows: Rows) -> list[Effect]:
         """Have their shards free live rows."""
         if not len(rows):
             return []
-        effects = self._withdraw(rows)
-        uids = self.table.uids(rows)
-        for slot, at in split_by_slot(uids).items():
-            effects.append(FreeRows(slot=slot, partition=self.name, uids=uids[at]))
-        return effects
+        return self.withdraw(rows) + discards.order_frees(self, rows)
 
-    def _withdraw(self, rows: Rows) -> list[Effect]:
+    def withdraw(self, rows: Rows, state: RowState = RowState.FREEING) -> list[Effect]:
         """Live rows are nobody's from now on; who waits for one of them is told."""
         if not len(rows):
             return []
-        self.table.start_freeing(rows)
+        self.table.start_freeing(rows, state)
         self.feeds.withdraw(rows)
         uids = np.sort(self.table.uids(rows))
         return [*self.cells.refuse_gone(uids), *self.claims.refuse_gone(uids)]
 
     def free_stale(self, rows: Rows) -> list[Effect]:
         """Rows were tagged, and may be too stale now, or make others so."""
-        return self._free(self._too_stale(rows, bound_rose=self.staleness.see(rows)))
+        return self.free(self._too_stale(rows, bound_rose=self.staleness.see(rows)))
 
     def _too_stale(self, rows: Rows, *, bound_rose: bool) -> Rows:
         """The rows to drop: of these, or of all when the bound has risen."""
@@ -247,20 +248,18 @@ class Partition:
 
     def free_all(self) -> list[Effect]:
         """Free every row: the partition is being dropped."""
-        effects = self._withdraw(self.table.live_rows())
-        uids = self.table.uids(self.table.freeing_rows())
-        self._gone.add(uids)
-        for slot, at in split_by_slot(uids).items():
-            effects.append(FreeRows(slot=slot, partition=self.name, uids=uids[at]))
-        return effects
+        effects = self.withdraw(self.table.live_rows())
+        rows = self.table.present_rows()
+        self._gone.add(self.table.uids(rows))
+        return effects + discards.order_frees(self, rows)
 
     def expire(self, now_s: float) -> list[Effect]:
         """Free the rows whose time is up."""
-        return self._free(self.lifetimes.expired(now_s))
+        return self.free(self.lifetimes.expired(now_s))
 
     def advance_policy(self, version: int) -> list[Effect]:
         """There is a policy of this version."""
-        return self._free(self._too_stale(NO_ROWS, bound_rose=self.staleness.advance(version)))
+        return self.free(self._too_stale(NO_ROWS, bound_rose=self.staleness.advance(version)))
 
     # -- answering what waits -------------------------------------------------------------------
 
@@ -274,9 +273,9 @@ class Partition:
         if len(rows):
             effects += self.cells.arrive(fields, np.sort(self.table.uids(rows)), self.table)
             effects += self.selects.arrive(rows)
-        return effects + self._serve(fed, now_s)
+        return effects + self.serve(fed, now_s)
 
-    def _serve(self, fed: list[Feed], now_s: float) -> list[Effect]:
+    def serve(self, fed: list[Feed], now_s: float) -> list[Effect]:
         """Answer claims of feeds that got rows, and of those that waited for more than rows."""
         if self.policy.samples_per_insert is not None:
             fed = list(self.feeds)
@@ -304,12 +303,18 @@ class Partition:
         return self.cells.park(waiter, self.table)
 
     def _check_there(self, uids: Uids) -> None:
-        """RowsGone if one of these was freed. One that is not known is expected to come."""
+        """RowsGone or RowsLost if one of these was freed, or went with its shard. One that is not
+        known is expected to come."""
+        self._gone.check_not_lost(uids)
         gone = self._gone.contains(uids)
         rows = self.table.find(uids)
         gone[rows >= 0] |= ~self.table.is_live(rows[rows >= 0])
         if bool(gone.any()):
             raise RowsGone(int(gone.sum()), len(uids), uids[gone].tolist())
+
+    def not_gone(self, uids: Uids) -> Uids:
+        """Those of these that were not freed."""
+        return uids[~self._gone.contains(uids)]
 
     def select(self, waiter: SelectWaiter) -> list[Effect]:
         """Answer or park a select."""
@@ -326,8 +331,8 @@ class Partition:
     def ack(self, lease: Lease, now_s: float) -> list[Effect]:
         """The task is done with the rows of a closed lease."""
         rows = self.claims.ack(lease)
-        effects = self._release_fields(lease.task, rows)
-        effects += self._free(self.lifetimes.after_claim(rows, now_s))
+        effects = self._release_fields(lease.task, rows) + discards.let_go(self, lease)
+        effects += self.free(self.lifetimes.after_claim(rows, now_s))
         # No claim gains rows by an ack, but one that named these rows has to hear of it.
         effects += self.claims.serve(self.feeds.of_task(lease.task), now_s)
         return effects + self.settle(now_s)
@@ -335,10 +340,11 @@ class Partition:
     def give_back(self, lease: Lease, now_s: float) -> list[Effect]:
         """The rows of a closed lease are free again, or dead letters."""
         rows = self.claims.give_back(lease)
-        effects = self._free(self.lifetimes.after_claim(rows, now_s))
+        effects = discards.let_go(self, lease)
+        effects += self.free(self.lifetimes.after_claim(rows, now_s))
         rows = rows[self.table.is_live(rows)]
         self.feeds.refresh(rows, self.feeds.of_task(lease.task))
-        return effects + self._serve(self.feeds.of_task(lease.task), now_s)
+        return effects + self.serve(self.feeds.of_task(lease.task), now_s)
 
     def _release_fields(self, task: str, rows: Rows) -> list[Effect]:
         """Free the cells that were kept for this task alone."""
@@ -377,11 +383,11 @@ class Partition:
             self.tags.set(name, rows, values)
         rows = np.unique(rows)
         self.feeds.regroup(rows, tags)
-        effects = self._free(self._too_stale(rows, bound_rose=self.staleness.see(rows)))
+        effects = self.free_stale(rows)
         rows = rows[self.table.is_live(rows)]
         fed = self.feeds.refresh(rows)
         effects += self.selects.arrive(rows)
-        return effects + self._serve(fed, now_s)
+        return effects + self.serve(fed, now_s)
 
     # -- the end of a wait ----------------------------------------------------------------------
 

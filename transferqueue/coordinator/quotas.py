@@ -219,6 +219,10 @@ class Quota:
             held_rows * mean_bytes + put.num_bytes > self._max_bytes
         )
 
+    def of_slot(self, slot: int) -> list[PutWaiter]:
+        """The puts of one shard that wait."""
+        return [put for put in self.waiting.values() if put.slot == slot]
+
     def leave(self, put: PutWaiter) -> None:
         """The put waits no more."""
         del self.waiting[put.waiter_id]

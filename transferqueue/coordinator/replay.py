@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.coordinator import dump, journal
+from transferqueue.coordinator import discards, dump, journal
 from transferqueue.coordinator.leases import Lease
 from transferqueue.coordinator.policy import PartitionPolicy
+from transferqueue.coordinator.replicas import Holding
 from transferqueue.coordinator.requests import committed_tags
 from transferqueue.coordinator.table import TaskState
 from transferqueue.coordinator.tag_values import DTYPES, TagKind, TagValues
@@ -62,6 +63,9 @@ class Replay:
             journal.ACKED: self._acked,
             journal.GIVEN_BACK: self._given_back,
             journal.EXTENDED: self._extended,
+            journal.DISCARDED: self._discarded,
+            journal.REDRIVEN: self._redriven,
+            journal.LOST: self._lost,
             journal.ANSWER: self._answer,
         }
 
@@ -194,7 +198,7 @@ class Replay:
             replica=int(body.get("replica", 0)),
         )
         if batch is not None:
-            batch.holding[lease.replica] = lease.claim_id
+            batch.holding[lease.replica] = Holding(lease.claim_id, lease.client_id)
         self._plane.leases.reopen(lease)
         if body["key"] is not None:
             self.requests[lease.claim_id] = _key(body["key"])
@@ -219,7 +223,7 @@ class Replay:
         batch = same[0]
         earlier = batch.holding.pop(replica, None)
         if earlier is not None:
-            self._plane.leases.close(earlier)
+            self._plane.leases.close(earlier.claim_id)
         return batch, True
 
     def _ended(self, record: Record) -> Lease:
@@ -230,10 +234,13 @@ class Replay:
         return self._plane.leases.close(claim_id)
 
     def _acked(self, record: Record) -> None:
-        lease = self._ended(record)
+        drop = ArrayReader(record.frames).get_optional(record.body["drop"])
+        lease, now_s = self._ended(record), float(record.body["at_s"])
         partition = self._plane.partitions.get(lease.partition)
         if partition is not None:
-            partition.ack(lease, float(record.body["at_s"]))
+            partition.ack(lease, now_s)
+            if drop is not None:
+                discards.discard(partition, drop, now_s)
 
     def _given_back(self, record: Record) -> None:
         lease = self._ended(record)
@@ -244,6 +251,24 @@ class Replay:
     def _extended(self, record: Record) -> None:
         body = record.body
         self._plane.extend(int(body["claim"]), float(body["lease_s"]), now_s=float(body["at_s"]))
+
+    def _discarded(self, record: Record) -> None:
+        uids, now_s = ArrayReader(record.frames).int64s(record.body["uids"]), record.body["at_s"]
+        made = self._plane.partitions.made(str(record.body["partition"]))
+        _enter(made, uids, float(now_s))
+        discards.discard(made, uids, float(now_s))
+
+    def _redriven(self, record: Record) -> None:
+        body, arrays = record.body, ArrayReader(record.frames)
+        self._plane.redrive(
+            str(body["partition"]),
+            str(body["task"]),
+            uids=arrays.get_optional(body["uids"]),
+            now_s=float(body["at_s"]),
+        )
+
+    def _lost(self, record: Record) -> None:
+        self._plane.slot_lost(int(record.body["slot"]), now_s=float(record.body["at_s"]))
 
     def _answer(self, record: Record) -> None:
         self.answers[_key(record.body["key"])] = record

@@ -2,18 +2,27 @@
 
 Symbols: batches b0, b1, ... of one line, and for each replica the next batch it has not acked.
 Whichever replica comes first makes a batch; the others find it. A batch is done when all have
-acked it. A replica that dies leaves its place: started again, it gets the batch it had not acked,
-and the others, which may be a batch ahead, are not disturbed. So a batch that some replica has
-acked is never given to anybody else, even if the lease of the last one runs out.
+acked it. A replica that dies leaves its place: started again, as another client, it gets the batch
+it had not acked, and the others, which may be a batch ahead, are not disturbed. The client that
+holds a batch and claims again works ahead: it gets the batch after it. A batch that some replica
+has acked is never given to anybody else, even if the lease of the last one runs out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from transferqueue.coordinator.effects import ClientId
     from transferqueue.coordinator.uid_ranges import Uids
+
+
+class Holding(NamedTuple):
+    """A claim, and whose it is."""
+
+    claim_id: int
+    client_id: ClientId
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -24,8 +33,8 @@ class SharedBatch:
     uids: Uids
     """In the sampler's order."""
     acked: set[int] = field(default_factory=set)
-    holding: dict[int, int] = field(default_factory=dict)
-    """replica -> the claim under which it has the batch now."""
+    holding: dict[int, Holding] = field(default_factory=dict)
+    """replica -> under which claim it has the batch now."""
 
 
 class ReplicaLine:
@@ -38,14 +47,20 @@ class ReplicaLine:
     def __len__(self) -> int:
         return len(self._batches)
 
+    def __contains__(self, batch: SharedBatch) -> bool:
+        return batch in self._batches
+
     def batches(self) -> list[SharedBatch]:
         """Oldest first."""
         return list(self._batches)
 
-    def pending(self, replica: int) -> SharedBatch | None:
-        """The batch that this replica gets next; ``None`` when it has acked them all."""
+    def pending(self, replica: int, client_id: ClientId) -> SharedBatch | None:
+        """The batch that this client of a replica gets next: one that the replica has not acked
+        and the client does not hold; ``None`` when there is none."""
         for batch in self._batches:
-            if replica not in batch.acked:
+            holding = batch.holding.get(replica)
+            is_its_own = holding is not None and holding.client_id == client_id
+            if replica not in batch.acked and not is_its_own:
                 return batch
         return None
 

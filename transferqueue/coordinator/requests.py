@@ -46,6 +46,16 @@ def checked_uids(uids: Uids) -> Uids:
     return uids
 
 
+def check_among(uids: Uids, claimed: Uids) -> None:
+    """InvalidInput unless all of these uids are the claim's."""
+    strange = ~np.isin(checked_uids(uids), claimed)
+    if bool(strange.any()):
+        raise InvalidInput(
+            f"drop: {int(strange.sum())} of {len(uids)} rows are not of the claim, e.g. "
+            f"{uids[strange][:5].tolist()}"
+        )
+
+
 def distinct_uids(uids: Uids) -> Uids:
     """The uids, if none is there twice."""
     uids = checked_uids(uids)

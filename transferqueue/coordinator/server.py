@@ -18,8 +18,10 @@ from transferqueue.coordinator.effects import (
 )
 from transferqueue.coordinator.gate import Gate
 from transferqueue.coordinator.opening import open_journal
+from transferqueue.coordinator.parked import ParkedRequests
 from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.coordinator.shard_links import ShardLinks
+from transferqueue.coordinator.upkeep import Upkeep
 from transferqueue.errors import ClaimError, UnknownClaim
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply, Request, Server
@@ -47,6 +49,10 @@ _MUTATING = frozenset(
         ops.EXTEND,
         ops.UPDATE_TAGS,
         ops.ADVANCE_POLICY,
+        ops.REDRIVE,
+        ops.DISCARD,
+        ops.LEAVE,
+        ops.LOSE_SHARD,
     }
 )
 
@@ -83,7 +89,6 @@ class CoordinatorServer:
             journal=self._journal,
         )
         self._granted: Lent[int] = Lent()
-        self._parked: dict[tuple[bytes, int], Request] = {}
         self._greetings: list[Request] = []
         self._started_s = time.monotonic()
         guarded = self._gate.guard(
@@ -109,7 +114,16 @@ class CoordinatorServer:
             mutating=_MUTATING,
             on_cancel=self._cancel,
         )
-        self._server.add_handlers(self._links.handlers)
+        self._parked = ParkedRequests(self._server.probe)
+        self._upkeep = Upkeep(
+            plane=self._plane,
+            links=self._links,
+            journal=self._journal,
+            carry_out=self._carry_out,
+            greet=self._greet,
+        )
+        guarded = self._gate.guard(self._upkeep.handlers)
+        self._server.add_handlers(self._links.handlers | guarded)
         self._links.attach(self._server)
         self.endpoints = self._server.endpoints
         self._resume(self._opened.found)
@@ -121,6 +135,8 @@ class CoordinatorServer:
         for claim_id, key in found.requests.items():
             self._granted.note(key, claim_id)
         self._journal.resume(found.requests)
+        for slot in self._plane.partitions.gone.lost_slots:
+            self._links.lose(slot)
         for partition in self._plane.partitions:
             if partition.policy.limits_puts:
                 self._links.limit(partition.name)
@@ -153,24 +169,41 @@ class CoordinatorServer:
         if due_s is not None and due_s <= now_s:
             self._carry_out(self._plane.tick(now_s))
             due_s = self._plane.next_deadline_s()
-        return MAX_IDLE_S if due_s is None else min(MAX_IDLE_S, max(0.0, due_s - now_s))
+        self._forget_the_gone(now_s)
+        due = [at_s for at_s in (due_s, self._parked.next_s()) if at_s is not None]
+        return min(MAX_IDLE_S, max(0.0, min(due) - now_s)) if due else MAX_IDLE_S
+
+    def _forget_the_gone(self, now_s: float) -> None:
+        """Free the places of those that ended, or lost their connection, while they waited."""
+        for request in self._parked.gone(now_s):
+            if not self._links.is_shard(request.peer):  # what a shard asks it asks once
+                self._server.forget(request)
+                self._cancel(request.key)
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, FreeRows):
                 self._links.order_free(effect)
                 continue
-            request = self._parked.pop(_key(effect.waiter_id), None)
+            request = self._parked.pop(_key(effect.waiter_id))
             if request is None:
                 continue
             if isinstance(effect, Refuse):
                 self._server.refuse(request, effect.error)
+            elif isinstance(effect.payload, Grant):
+                self._hand_out(request, effect.payload)
             else:
-                reply = answer_message(effect.payload)
-                if isinstance(effect.payload, Grant):
-                    self._granted.note(request.key, effect.payload.claim_id)
-                    self._write_down(request, effect.payload, reply)
-                self._server.reply(request, reply)
+                self._server.reply(request, answer_message(effect.payload))
+
+    def _hand_out(self, request: Request, grant: Grant) -> None:
+        """Answer a claim. When nobody is connected to hear it, it is as if it had not been made;
+        otherwise its rows would be out until the lease ends."""
+        reply = answer_message(grant)
+        self._granted.note(request.key, grant.claim_id)
+        self._write_down(request, grant, reply)
+        if not self._server.reply(request, reply):
+            self._server.forget(request)
+            self._cancel(request.key)
 
     def _write_down(self, request: Request, grant: Grant, reply: Reply) -> None:
         now_s = time.monotonic()
@@ -180,14 +213,14 @@ class CoordinatorServer:
 
     def _park(self, request: Request, effects: Sequence[Effect]) -> None:
         """Keep the request until one of the effects, now or later, answers it."""
-        self._parked[request.key] = request
+        self._parked.add(request)
         self._carry_out(effects)
 
     def _cancel(self, key: tuple[bytes, int]) -> None:
         self._greetings = [request for request in self._greetings if request.key != key]
         self._gate.cancel(key)
         now_s = time.monotonic()
-        if self._parked.pop(key, None) is not None:
+        if self._parked.pop(key) is not None:
             self._carry_out(self._plane.cancel(key, now_s=now_s))
         claim_id = self._granted.take_back(key)
         if claim_id is not None:
@@ -200,7 +233,7 @@ class CoordinatorServer:
 
     def _hello(self, request: Request) -> Reply | None:
         """A client asks who is here; it waits until every shard that was started has come."""
-        if len(self._links) < self._num_shards:
+        if self._links.num_settled < self._num_shards:
             self._greetings.append(request)
             return None
         return self._directory()
@@ -216,7 +249,7 @@ class CoordinatorServer:
         )
 
     def _greet(self) -> None:
-        if len(self._links) >= self._num_shards:
+        if self._links.num_settled >= self._num_shards:
             if not self._gate.is_open:
                 self._gate.open(self._server)
             greetings, self._greetings = self._greetings, []
@@ -256,7 +289,7 @@ class CoordinatorServer:
             self._plane.claim(
                 now_s=now_s,
                 waiter_id=request.key,
-                client_id=request.peer,
+                client_id=str(body["client"]),
                 partition=str(body["partition"]),
                 task=str(body["task"]),
                 fields=list(body["fields"]),
@@ -271,10 +304,12 @@ class CoordinatorServer:
         )
 
     def _ack(self, request: Request) -> Reply:
+        """Body: ``claim_id``, ``drop``: uids that are of no use to anybody any more, or nil."""
         claim_id, now_s = _claim_id(request), time.monotonic()
-        effects = self._plane.ack(claim_id, now_s=now_s)
+        drop = ArrayReader(request.frames).get_optional(request.body["drop"])
+        effects = self._plane.ack(claim_id, now_s=now_s, drop=drop)
         reply = Reply(body={})
-        self._journal.acked(claim_id, now_s, (request.key, reply))
+        self._journal.acked(claim_id, now_s, (request.key, reply), drop=drop)
         self._carry_out(effects)
         return reply
 

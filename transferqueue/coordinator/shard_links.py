@@ -11,7 +11,7 @@ import numpy as np
 
 from transferqueue.coordinator.answers import spec_from_wire
 from transferqueue.coordinator.requests import committed_tags
-from transferqueue.errors import TagTypeMismatch
+from transferqueue.errors import RowsLost, TagTypeMismatch
 from transferqueue.net.server import Handler, Reply, Request, Server
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -66,6 +66,8 @@ class ShardLinks:
         self._on_joined = on_joined
         self._journal = journal
         self._shards: dict[int, ShardLink] = {}
+        self._lost: dict[int, str] = {}
+        """Slots that were given up, with the incarnation of the shard that had them."""
         self._limited: set[str] = set()
         self._server: Server | None = None
         self.handlers: dict[str, Handler] = {
@@ -79,9 +81,21 @@ class ShardLinks:
         """The server over which orders go; once, before it runs."""
         self._server = server
 
-    def __len__(self) -> int:
-        """Shards that have come and told all that they hold."""
-        return sum(shard.told is None for shard in self._shards.values())
+    @property
+    def num_settled(self) -> int:
+        """Shards that have come and told all that they hold, and those that nobody waits for any
+        more."""
+        come = {slot for slot, shard in self._shards.items() if shard.told is None}
+        return len(come | self._lost.keys())
+
+    def is_shard(self, peer: bytes) -> bool:
+        """Whether this peer is the stream of a shard."""
+        return any(shard.peer == peer for shard in self._shards.values())
+
+    def lose(self, slot: int) -> None:
+        """The shard of this slot is gone for good. Another one may take the slot."""
+        shard = self._shards.pop(slot, None)
+        self._lost[slot] = "" if shard is None else shard.incarnation
 
     @property
     def slots(self) -> list[int]:
@@ -129,6 +143,9 @@ class ShardLinks:
         next, and that it must tell everything anew when the coordinator is another one."""
         body = request.body
         slot = request.number("slot")
+        if self._lost.get(slot) == body["incarnation"]:
+            raise RowsLost(0, 0, [slot])  # it lives, but what it held was written off
+        self._lost.pop(slot, None)
         shard = self._shards.get(slot)
         is_new = shard is None or shard.incarnation != body["incarnation"]
         if shard is None or is_new:

@@ -88,6 +88,7 @@ class ShardSide:
     def slot_joined(self, slot: int, *, now_s: float) -> list[Effect]:
         """A shard is back: ask again for every free it has not reported as done."""
         effects: list[Effect] = []
+        self._partitions.gone.lost_slots.discard(slot)
         for partition in self._partitions:
             partition.quota.void_credit(slot)
             effects += partition.frees_of(slot) + partition.settle(now_s)
@@ -108,8 +109,9 @@ class ShardSide:
         return self._finish(effects)
 
     def slot_lost(self, slot: int, *, now_s: float) -> list[Effect]:
-        """A shard is gone for good: so are its rows; what waits for them is told."""
+        """A shard is gone for good: so are its rows; what waits for them is told (RowsLost)."""
         effects: list[Effect] = []
+        self._partitions.gone.lost_slots.add(slot)
         for partition in self._partitions:
             partition.quota.void_credit(slot)
             effects += partition.lose_slot(slot, now_s)

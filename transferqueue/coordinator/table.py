@@ -41,6 +41,8 @@ class RowState(IntEnum):
     FREEING = 1
     """Its shard has been told to free it and has not said that it did."""
     DEAD = 2
+    LEAVING = 3
+    """Nobody new gets it; it is freed when the claims that hold it have ended."""
 
 
 class TaskState(IntEnum):
@@ -136,13 +138,30 @@ class Table:
         """Every row whose shard has been told to free it. O(rows)."""
         return np.flatnonzero(self._states[: self.num_rows] == RowState.FREEING)
 
-    def start_freeing(self, rows: Rows) -> None:
-        """Live rows are nobody's from now on."""
-        self._states[rows] = RowState.FREEING
+    def is_held(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of these rows claims may hold: live ones, and those that leave with their claim."""
+        states = self._states[rows]
+        return np.asarray((states == RowState.LIVE) | (states == RowState.LEAVING))
+
+    def leaving_rows(self) -> Rows:
+        """Every row that goes when its claims end. O(rows)."""
+        return np.flatnonzero(self._states[: self.num_rows] == RowState.LEAVING)
+
+    def is_leaving(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of these rows go when their claims end."""
+        return np.asarray(self._states[rows] == RowState.LEAVING)
+
+    def start_freeing(self, rows: Rows, state: RowState = RowState.FREEING) -> None:
+        """Live rows are nobody's from now on, or, with ``LEAVING``, once their claims end."""
+        self._states[rows] = state
         self.num_live -= len(rows)
         self.num_freeing += len(rows)
         for field, cells in self._cells.items():
             self.num_ready[field] -= int(np.count_nonzero(cells[rows] >= FIRST_SPEC))
+
+    def let_go(self, rows: Rows) -> None:
+        """The last claim on leaving rows has ended."""
+        self._states[rows] = RowState.FREEING
 
     def bury(self, rows: Rows) -> None:
         """Rows that are being freed are gone."""
@@ -243,6 +262,17 @@ class Table:
         """Every live row in this state for the task. O(rows)."""
         rows = self.live_rows()
         return rows[self.is_in_state(task, rows, state)]
+
+    def is_claimed(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of these rows a claim of any task holds."""
+        claimed = np.zeros(len(rows), dtype=np.bool_)
+        for task in self._tasks:
+            claimed |= self.is_in_state(task, rows, TaskState.CLAIMED)
+        return claimed
+
+    def reset_deliveries(self, task: str, rows: Rows) -> None:
+        """Rows are free for the task, and count as never delivered to it."""
+        self._tasks[task][rows] = TaskState.FREE
 
     def set_state(self, task: str, rows: Rows, state: TaskState) -> None:
         """Put rows into a state; their delivery counts stay."""

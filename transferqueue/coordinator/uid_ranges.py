@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from transferqueue.errors import RowsLost
+
 if TYPE_CHECKING:
     from transferqueue.coordinator.row_set import Rows
 
@@ -200,6 +202,17 @@ class GoneUids:
 
     def __init__(self) -> None:
         self._by_slot: dict[int, UidRanges] = {}
+        self.lost_slots: set[int] = set()
+        """Slots whose shard is gone for good."""
+
+    def check_not_lost(self, uids: Uids) -> None:
+        """RowsLost if one of these was on a shard that is gone for good."""
+        if not self.lost_slots:
+            return
+        lost = np.isin(slots_of(uids), list(self.lost_slots))
+        if bool(lost.any()):
+            slots = np.unique(slots_of(uids[lost])).tolist()
+            raise RowsLost(int(lost.sum()), len(uids), slots)
 
     @property
     def num_ranges(self) -> int:

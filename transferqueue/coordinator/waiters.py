@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.coordinator.effects import Refuse
-from transferqueue.errors import NotReady, RowsGone
+from transferqueue.coordinator.uid_ranges import slots_of
+from transferqueue.errors import NotReady, RowsGone, RowsLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,3 +118,11 @@ class CellWaiter(Waiter):
         ready = len(self.uids) - len(lacking)
         error = NotReady(len(self.uids), ready, counts, now_s - self.parked_s, hint)
         return Refuse(waiter_id=self.waiter_id, error=error)
+
+
+def lost_rows(waiter: Waiter, uids: Uids, slot: int) -> Refuse | None:
+    """What to answer to whoever waits for these uids when a slot's shard is gone for good."""
+    num_lost = int(np.count_nonzero(slots_of(uids) == slot))
+    if not num_lost:
+        return None
+    return Refuse(waiter_id=waiter.waiter_id, error=RowsLost(num_lost, len(uids), [slot]))

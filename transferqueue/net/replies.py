@@ -51,3 +51,10 @@ class AnswerLog:
     def abandon(self, peer: bytes, request_id: int) -> None:
         """The peer cancelled the request: nobody waits for an answer."""
         self._in_progress.discard((peer, request_id))
+
+    def forget(self, peer: bytes, request_id: int) -> None:
+        """As if the request had never come."""
+        self._in_progress.discard((peer, request_id))
+        answers = self._answers.get(peer)
+        if answers is not None:
+            answers.pop(request_id, None)

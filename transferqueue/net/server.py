@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -140,6 +141,7 @@ class Server:
         common_options(router)
         router.backlog = BACKLOG
         router.router_handover = True
+        router.router_mandatory = True  # a send says whether its peer is connected at all
         router.handshake_ivl = 10_000
         return router
 
@@ -271,10 +273,19 @@ class Server:
             self._send(peer, answer)
         return answer is not None
 
-    def _send_state(self, peer: bytes, request_id: int, state: str) -> None:
-        self._send(
+    def _send_state(self, peer: bytes, request_id: int, state: str) -> bool:
+        return self._send(
             peer, Message(op=RESUME, request_id=request_id, body={"state": state}, frames=[])
         )
+
+    def probe(self, request: Request) -> bool:
+        """Tell whoever waits for a parked request that it is being worked on. Whether its
+        connection is there: a process that ended has none, one whose link broke comes back."""
+        return self._send_state(request.peer, request.request_id, WORKING)
+
+    def forget(self, request: Request) -> None:
+        """The request was never seen: a peer that asks for it again is to send it again."""
+        self._answers.forget(*request.key)
 
     def _handle(self, request: Request) -> None:
         self._answers.begin(*request.key)
@@ -306,9 +317,9 @@ class Server:
             log.exception("%s failed", request.op)
             self.refuse(request, error)
 
-    def reply(self, request: Request, reply: Reply) -> None:
-        """Answer a request, now or after it was parked."""
-        self._finish(
+    def reply(self, request: Request, reply: Reply) -> bool:
+        """Answer a request, now or after it was parked. False: its peer is not connected."""
+        return self._finish(
             request,
             Message(
                 op=OK_OP,
@@ -336,7 +347,7 @@ class Server:
             ),
         )
 
-    def _finish(self, request: Request, answer: Message) -> None:
+    def _finish(self, request: Request, answer: Message) -> bool:
         try:
             frames = encode_message(answer)
         except TransferQueueError as error:  # too much for a header
@@ -344,18 +355,24 @@ class Server:
             answer = Message(op=ERROR_OP, request_id=answer.request_id, body=encode_error(error))
             frames = encode_message(answer)
         self._answers.finish(*request.key, answer, keep=request.op in self._mutating)
-        self._send_frames(request.peer, frames)
+        return self._send_frames(request.peer, frames)
 
     def send(self, peer: bytes, message: Message) -> None:
         """Send something that no request asked for, e.g. an order on a stream."""
         self._send(peer, message)
 
-    def _send(self, peer: bytes, message: Message) -> None:
-        self._send_frames(peer, encode_message(message))
+    def _send(self, peer: bytes, message: Message) -> bool:
+        return self._send_frames(peer, encode_message(message))
 
-    def _send_frames(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        # A ROUTER drops what goes to a peer that left: whoever lost an answer asks again.
-        send_frames(self._router, [peer, *frames])
+    def _send_frames(self, peer: bytes, frames: Sequence[Buffer]) -> bool:
+        # What goes to a peer that left is dropped: whoever lost an answer asks again.
+        try:
+            send_frames(self._router, [peer, *frames])
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+            return False
+        return True
 
     def close(self) -> None:
         """Close every socket. Idempotent."""

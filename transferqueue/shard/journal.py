@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-PUT, COMMIT, ABORT, CLEAR = "put", "commit", "abort", "clear"
+PUT, COMMIT, ABORT, CLEAR, STRIP = "put", "commit", "abort", "clear", "strip"
 LEASE, RELEASE, PEER, GONE, LIMITED = "lease", "release", "peer", "gone", "limited"
 
 MAX_ANSWERS = 8192
@@ -136,6 +136,12 @@ class ShardJournal:
         if key is not None:
             self._remember(key, [None, 0, len(uids)])
         self._write(Record(kind=CLEAR, body=body, frames=[encode_uids(uids)]))
+
+    def stripped(self, partition: str, uids: np.ndarray, fields: Sequence[str]) -> None:
+        """These rows have lost some fields. ``uids`` rise."""
+        if self._file is not None:
+            body = {"partition": partition, "fields": list(fields)}
+            self._write(Record(kind=STRIP, body=body, frames=[encode_uids(uids)]))
 
     def peer(self, key: str, process: Mapping[str, Any]) -> None:
         """A process that leases and lent space are held for."""

@@ -74,6 +74,7 @@ class Recovery:
             journal.COMMIT: self._commit,
             journal.ABORT: lambda record: self._abort(int(record.body["id"])),
             journal.CLEAR: self._clear,
+            journal.STRIP: self._strip,
             journal.LEASE: self._lease,
             journal.RELEASE: self._release,
             journal.PEER: self._peer,
@@ -238,6 +239,10 @@ class Recovery:
         self.store.clear(str(record.body["partition"]), uids)
         if record.body["key"] is not None:
             self.answers[_key(record.body["key"])] = [None, 0, len(uids)]
+
+    def _strip(self, record: Record) -> None:
+        uids = decode_uids(memoryview(record.frames[0]))
+        self.store.release_fields(str(record.body["partition"]), uids, record.body["fields"])
 
     def _lease(self, record: Record) -> None:
         body = record.body

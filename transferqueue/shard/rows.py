@@ -15,7 +15,7 @@ import numpy as np
 from transferqueue.errors import FieldExists, FieldsMissing, RowsGone, near_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 NO_CELL = -1
 RESERVED = -2
@@ -202,6 +202,17 @@ class RowTable:
         self._num_alive -= len(rows)
         if self._num > _MIN_CAPACITY and self._num_alive * 2 < self._num:
             self._compact()
+        return freed
+
+    def release_fields(self, fields: Sequence[str], rows: np.ndarray) -> list[Cells]:
+        """Remove the cells of some fields. Returns, by field, those that were there; a cell that a
+        put has reserved stays reserved."""
+        freed = []
+        for field in fields:
+            column = self._columns.get(field)
+            if column is not None:
+                freed.append(self._existing(column, rows))
+                column.slabs[rows[column.slabs[rows] >= 0]] = NO_CELL
         return freed
 
     def _column(self, field: str) -> _Column:

@@ -7,6 +7,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
@@ -23,8 +25,6 @@ from transferqueue.wire.arrays import ArrayReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    import numpy as np
 
     from transferqueue.journal.records import Record
     from transferqueue.net.keys import ServiceKeys
@@ -89,6 +89,7 @@ class ShardServer:
             slot=slot,
             registration=self._registration(),
             on_free=self._clear_rows,
+            on_release=self._release_fields,
             on_limited=self._limit,
             on_admission=lambda message: self._puts.admission.hear(message),
             on_new=lambda: self._puts.admission.ask_again(time.monotonic()),
@@ -226,6 +227,13 @@ class ShardServer:
             self._uplink.add((partition, gone))
             self._puts.admit()
         return gone
+
+    def _release_fields(self, partition: str, uids: np.ndarray, fields: Sequence[str]) -> None:
+        """The rows stay. The coordinator asked for it, so it needs no telling."""
+        uids = np.unique(uids)
+        self._journal.stripped(partition, uids, fields)
+        self._store.release_fields(partition, uids, fields)
+        self._puts.admit()
 
     # -- status ---------------------------------------------------------------------------------
 

@@ -275,6 +275,13 @@ class Store:
         gone: np.ndarray = distinct[found]
         return gone
 
+    def release_fields(self, partition: str, uids: np.ndarray, fields: Sequence[str]) -> None:
+        """Free some fields of rows, which stay. Rows and fields not there are passed over."""
+        table = self.partitions.get(partition)
+        if table is not None:
+            rows, found = table.find(np.unique(uids))
+            self._free_cells(table.release_fields(fields, rows[found]))
+
     # -- status ---------------------------------------------------------------------------------
 
     @property

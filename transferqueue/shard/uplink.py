@@ -45,9 +45,10 @@ class Uplink:
     that is another gets what it may not know of, and then ``account``: everything, ended by
     `Whole`. Nothing is sent before it is known who listens.
 
-    ``on_free`` gets the rows that the coordinator says nobody needs any more, ``on_limited`` the
-    partitions that have a quota, ``on_admission`` the answers to what `Admission` asked,
-    ``on_new`` hears that the coordinator is another one."""
+    ``on_free`` gets the rows that the coordinator says nobody needs any more, ``on_release`` those
+    of which nobody needs some fields, ``on_limited`` the partitions that have a quota,
+    ``on_admission`` the answers to what `Admission` asked, ``on_new`` hears that the coordinator is
+    another one."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Uplink:
         slot: int,
         registration: Mapping[str, Any],
         on_free: Callable[[str, np.ndarray], object],
+        on_release: Callable[[str, np.ndarray, Sequence[str]], object],
         on_limited: Callable[[Sequence[str]], None],
         on_admission: Callable[[Message], None],
         on_new: Callable[[], None],
@@ -65,6 +67,7 @@ class Uplink:
         self._slot = slot
         self._registration = registration
         self._on_free = on_free
+        self._on_release = on_release
         self._on_limited = on_limited
         self._on_admission = on_admission
         self._on_new = on_new
@@ -98,8 +101,7 @@ class Uplink:
         """Take what the coordinator has sent."""
         while (message := self.stream.receive()) is not None:
             if message.op == ops.FREE:
-                uids = ArrayReader(message.frames).int64s(message.body["uids"])
-                self._on_free(str(message.body["partition"]), uids)
+                self._free(message)
             elif message.op == ops.LIMITED:
                 self._on_limited([str(name) for name in message.body["partitions"]])
             elif message.request_id >= FIRST_REQUEST_ID:
@@ -123,6 +125,14 @@ class Uplink:
             self._outbox.answer_to_heartbeat(next_event)
         elif incarnation == self._listener:
             self._outbox.acknowledge(next_event)
+
+    def _free(self, message: Message) -> None:
+        uids = ArrayReader(message.frames).int64s(message.body["uids"])
+        partition, fields = str(message.body["partition"]), message.body["fields"]
+        if fields is None:
+            self._on_free(partition, uids)
+        else:
+            self._on_release(partition, uids, [str(name) for name in fields])
 
     def close(self) -> None:
         self.stream.close()

@@ -18,6 +18,11 @@ UPDATE_TAGS: Final = "update_tags"
 ADVANCE_POLICY: Final = "advance_policy"
 HELD: Final = "held"
 POLICY: Final = "policy"
+DEAD_LETTERS: Final = "dead_letters"
+REDRIVE: Final = "redrive"
+DISCARD: Final = "discard"
+LEAVE: Final = "leave"
+LOSE_SHARD: Final = "lose_shard"
 
 # client → shard
 PUT: Final = "put"

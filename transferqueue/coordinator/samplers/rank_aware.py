@@ -21,8 +21,9 @@ class RankAware(Sampler):
     Ranks that hold parts of one model (tensor, pipeline or context parallel) must see the same
     samples, in the same order, claim by claim: the k-th claim of each is the same batch, whichever
     comes first. Global rank ``r`` is replica ``r % replicas`` of data-parallel rank ``r //
-    replicas``. A batch is done when all its replicas have acked it. A replica that claims again
-    without an ack, as one that was restarted does, gets the same batch again.
+    replicas``. A batch is done when all its replicas have acked it. A client that claims again
+    before its ack works ahead and gets the next batch; a new client for the same rank, as one that
+    was restarted is, gets the batches again that its rank had not acked. So one client a rank.
     """
 
     dp_size: int

@@ -1,0 +1,91 @@
+"""Looking after rows and shards: dead letters, filtered rows, partitions and shards that go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.errors import InvalidInput
+from transferqueue.fields import FieldSpec
+from transferqueue.handle import BatchHandle
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+
+if TYPE_CHECKING:
+    from transferqueue.client.session import Caller
+    from transferqueue.config import ClientConfig
+    from transferqueue.wire.format import Message
+
+
+class UpkeepOperations:
+    """What one connected client asks of the coordinator for others' sake."""
+
+    def __init__(self, caller: Caller, config: ClientConfig) -> None:
+        self._caller = caller
+        self._session = caller.session
+        self._config = config
+
+    async def dead_letters(
+        self, task: str, partition: str, *, timeout_s: float | None = None
+    ) -> BatchHandle:
+        body = {"partition": partition, "task": task}
+        answer = await self._ask(ops.DEAD_LETTERS, body, ArrayWriter(), timeout_s)
+        return BatchHandle(
+            service_id=self._session.service_id,
+            partition=partition,
+            uids=ArrayReader(answer.frames).int64s(answer.body["uids"]),
+            fields={
+                str(name): FieldSpec.from_wire(spec) for name, spec in answer.body["fields"].items()
+            },
+        )
+
+    async def redrive(
+        self,
+        task: str,
+        *,
+        handle: BatchHandle | None = None,
+        partition: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        if (handle is None) == (partition is None):
+            raise InvalidInput("redrive takes a handle or a partition, one of them")
+        arrays = ArrayWriter()
+        uids = None if handle is None else self._uids(handle, arrays)
+        if handle is not None and not len(handle):
+            return 0
+        name = partition if handle is None else handle.partition
+        body = {"partition": name, "task": task, "uids": uids}
+        return int((await self._ask(ops.REDRIVE, body, arrays, timeout_s)).body["num_rows"])
+
+    async def discard(self, handle: BatchHandle, *, timeout_s: float | None = None) -> int:
+        if not len(handle):
+            return 0
+        arrays = ArrayWriter()
+        body = {"partition": handle.partition, "uids": self._uids(handle, arrays)}
+        return int((await self._ask(ops.DISCARD, body, arrays, timeout_s)).body["num_rows"])
+
+    async def drop_partition(self, partition: str, *, timeout_s: float | None = None) -> None:
+        body = {"partition": partition}
+        await self._ask(ops.DROP_PARTITION, body, ArrayWriter(), timeout_s)
+
+    async def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
+        await self._ask(ops.LOSE_SHARD, {"slot": slot}, ArrayWriter(), timeout_s)
+
+    async def leave(self, client_id: str, *, timeout_s: float | None = None) -> None:
+        """Whoever claims in this name is gone: its claims are given back, its waits refused."""
+        await self._ask(ops.LEAVE, {"client": client_id}, ArrayWriter(), timeout_s)
+
+    def _uids(self, handle: BatchHandle, arrays: ArrayWriter) -> list[Any]:
+        self._session.check(handle)
+        return arrays.add(np.unique(handle.uids))
+
+    async def _ask(
+        self, op: str, body: dict[str, Any], arrays: ArrayWriter, timeout_s: float | None
+    ) -> Message:
+        return await self._caller.coordinator(
+            op,
+            body,
+            frames=arrays.frames,
+            timeout_s=self._config.timeout_s if timeout_s is None else timeout_s,
+        )

@@ -1,0 +1,92 @@
+"""The coordinator's edge towards whoever looks after rows and shards, rather than consumes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from transferqueue.coordinator.answers import answer_message
+from transferqueue.net.server import Handler, Reply, Request
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from transferqueue.coordinator.control_plane import ControlPlane
+    from transferqueue.coordinator.effects import Effect
+    from transferqueue.coordinator.journal import CoordinatorJournal
+    from transferqueue.coordinator.shard_links import ShardLinks
+
+
+class Upkeep:
+    """``carry_out`` takes effects of the control plane; ``greet`` answers those who wait for all
+    shards to be there."""
+
+    def __init__(
+        self,
+        *,
+        plane: ControlPlane,
+        links: ShardLinks,
+        journal: CoordinatorJournal,
+        carry_out: Callable[[Sequence[Effect]], None],
+        greet: Callable[[], None],
+    ) -> None:
+        self._plane = plane
+        self._links = links
+        self._journal = journal
+        self._carry_out = carry_out
+        self._greet = greet
+        self.handlers: dict[str, Handler] = {
+            ops.DEAD_LETTERS: self._dead_letters,
+            ops.REDRIVE: self._redrive,
+            ops.DISCARD: self._discard,
+            ops.LEAVE: self._leave,
+            ops.LOSE_SHARD: self._lose_shard,
+        }
+
+    def _dead_letters(self, request: Request) -> Reply:
+        """Body: ``partition``, ``task``."""
+        body = request.body
+        return answer_message(self._plane.dead_letters(str(body["partition"]), str(body["task"])))
+
+    def _redrive(self, request: Request) -> Reply:
+        """Body: ``partition``, ``task``, ``uids`` or nil for all."""
+        partition, task = str(request.body["partition"]), str(request.body["task"])
+        uids = ArrayReader(request.frames).get_optional(request.body["uids"])
+        now_s = time.monotonic()
+        num_rows, effects = self._plane.redrive(partition, task, uids=uids, now_s=now_s)
+        reply = Reply(body={"num_rows": num_rows})
+        self._journal.redriven(partition, task, uids, now_s, (request.key, reply))
+        self._carry_out(effects)
+        return reply
+
+    def _discard(self, request: Request) -> Reply:
+        """Body: ``partition``, ``uids``."""
+        uids = ArrayReader(request.frames).int64s(request.body["uids"])
+        partition, now_s = str(request.body["partition"]), time.monotonic()
+        num_rows, effects = self._plane.discard(partition, uids, now_s=now_s)
+        reply = Reply(body={"num_rows": num_rows})
+        self._journal.discarded(partition, uids, now_s, (request.key, reply))
+        self._carry_out(effects)
+        return reply
+
+    def _leave(self, request: Request) -> Reply:
+        """Body: ``client``, as its claims name it."""
+        client, now_s = str(request.body["client"]), time.monotonic()
+        claim_ids = [lease.claim_id for lease in self._plane.leases.of_client(client)]
+        effects = self._plane.client_gone(client, now_s=now_s, give_back=True)
+        for claim_id in claim_ids:
+            self._journal.given_back(claim_id, now_s)
+        self._carry_out(effects)
+        return Reply(body={})
+
+    def _lose_shard(self, request: Request) -> Reply:
+        """Body: ``slot``. Whoever restarts shards says that this one will not come back."""
+        slot, now_s, reply = request.number("slot"), time.monotonic(), Reply(body={})
+        self._links.lose(slot)
+        effects = self._plane.slot_lost(slot, now_s=now_s)
+        self._journal.lost(slot, now_s, (request.key, reply))
+        self._carry_out(effects)
+        self._greet()
+        return reply
