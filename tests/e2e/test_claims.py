@@ -400,3 +400,24 @@ def test_a_shard_that_is_gone_for_good_fails_what_waits_for_its_rows() -> None:
             assert claim.handle.uids.tolist() == handles[1].uids.tolist()
         with tq.connect(service.address, timeout_s=15) as another:
             assert another.status()["partitions"]["default"]["rows"] == 2
+
+
+def test_held_names_the_lines_that_put_what_is_there(client: tq.Client) -> None:
+    client.create_partition("held", tasks=["t"])
+    line = sys._getframe().f_lineno + 1
+    handle = client.put(rows(3), partition="held")
+    client.put({"y": torch.zeros(3)}, handle=handle)
+    other = client.put(rows(2), partition="held")
+    client.wait(other)
+    here = "tests/e2e/test_claims.py"
+    held = client.held(partition="held")["held"]
+    sites = {site: found["rows"] for site, found in held["rows_by_site"].items()}
+    assert sites == {f"{here}:{line}": 3, f"{here}:{line + 2}": 2}
+    assert held["tasks"]["t"]["free"] == 5
+    assert sum(held["rows_by_age"].values()) == 5
+    client.clear(handle)
+    until(lambda: len(client.status()["partitions"]["held"]["rows_by_site"]) == 1)
+    with client.claim(task="t", fields=["x"], n=2, partition="held") as claim:
+        assert not claim.tags
+    with pytest.raises(errors.InvalidInput, match="begin with @ are reserved"):
+        client.put(rows(1), tags={"@site": "mine"})

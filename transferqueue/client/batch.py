@@ -111,6 +111,8 @@ def _check_tags(tags: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
     checked: dict[str, Any] = {}
     for name, value in tags.items():
         check_name(name, what="tag")
+        if name.startswith("@"):
+            raise InvalidInput(f"tag {name!r}: names that begin with @ are reserved")
         if hasattr(value, "numpy") and hasattr(value, "dim"):
             value = value.item() if value.dim() == 0 else value.detach().cpu().numpy()
         if isinstance(value, np.ndarray | list | tuple) and len(value) != num_rows:

@@ -11,6 +11,7 @@ from transferqueue.client.assembly import ColumnBytes
 from transferqueue.client.batch import encode_batch
 from transferqueue.client.inputs import columns_of, names_of
 from transferqueue.client.placement import split_by_slot
+from transferqueue.client.put_site import SITE_TAG, put_site
 from transferqueue.client.reading import Get, decode_columns
 from transferqueue.client.traffic import Traffic
 from transferqueue.client.writing import Put
@@ -67,6 +68,8 @@ class DataOperations:
         )
         # Made before anything is sent, so that a meta_info it cannot hold is refused first.
         target = self._target(handle, partition, {**proto_meta, **(meta_info or {})}, batch.specs)
+        if handle is None:
+            batch = replace(batch, tags={**batch.tags, SITE_TAG: put_site()})
         put = Put(
             self._caller,
             batch,

@@ -382,7 +382,8 @@ class Client:
     def held(
         self, *, partition: str | None = None, timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """What is held and by whom: rows and bytes by field, task and age."""
+        """What is held and by whom, by partition: rows and bytes by field, rows by task, by age and
+        by the line of code that put them (``rows_by_site``)."""
         return self._run(self._ops.control.held(partition=partition, timeout_s=timeout_s))
 
     def stats(self) -> dict[str, dict[str, int]]:

@@ -334,8 +334,7 @@ class ControlPlane(OperatorSide):
 
     def status(self, *, now_s: float) -> dict[str, Any]:
         """Counts by partition and task, plain values."""
-        del now_s
-        return {p.name: reports.status(p) for p in self._partitions}
+        return {p.name: {**reports.status(p), **p.lifetimes.ages(now_s)} for p in self._partitions}
 
     def held(self, *, now_s: float, partition: str | None = None) -> dict[str, Any]:
         """What is held and by whom: rows and bytes by field, task and age, plain values."""

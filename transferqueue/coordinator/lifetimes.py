@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from transferqueue.coordinator.origins import Origins
 from transferqueue.coordinator.policy import PartitionPolicy, Retention, StaleRows
 from transferqueue.coordinator.row_set import NO_ROWS, Rows
 from transferqueue.coordinator.table import Table, TaskState
@@ -60,6 +61,7 @@ class Lifetimes:
         self._looked_at = 0
         """Rows below this one were looked at when their time was up."""
         self.arrivals = Arrivals()
+        self.origins = Origins()
         self.num_dropped_stale = 0
         self.num_dropped_old = 0
 
@@ -122,6 +124,7 @@ class Lifetimes:
     def keep(self, kept: Rows) -> None:
         """Rows were renumbered: the row ``kept[i]`` is now ``i``."""
         self.arrivals.keep(kept)
+        self.origins.keep(kept)
         self._looked_at = int(np.searchsorted(kept, self._looked_at))
 
     def ages(self, now_s: float) -> dict[str, Any]:
@@ -133,4 +136,5 @@ class Lifetimes:
         return {
             "rows_by_age": dict(zip(names, counts.tolist(), strict=True)),
             "oldest_s": float(ages_s.max(initial=0.0)),
+            "rows_by_site": self.origins.report(rows, ages_s),
         }

@@ -101,9 +101,10 @@ class Partition:
         tags: Mapping[str, TagValues],
         nbytes: Mapping[str, int],
         now_s: float,
+        site: str = "",
     ) -> list[Effect]:
         """Cells are stored; see ``ControlPlane.commit``. ``uids`` are distinct and ascending."""
-        rows, at, num_new = self.rows_of(slot, uids, now_s)
+        rows, at, num_new = self.rows_of(slot, uids, now_s, site)
         if not len(rows):
             return []
         changed = self._store(slot, rows, num_new, fields, nbytes, len(uids))
@@ -112,7 +113,9 @@ class Partition:
         tagged = self._set_tags(rows, at, num_new, tags)
         return self.free_stale(rows) + self._announce(rows, fields, tagged, now_s)
 
-    def rows_of(self, slot: int, uids: Uids, now_s: float) -> tuple[Rows, Rows, int]:
+    def rows_of(
+        self, slot: int, uids: Uids, now_s: float, site: str = ""
+    ) -> tuple[Rows, Rows, int]:
         """The live rows of uids, new ones last, where they are in ``uids``, how many are new."""
         found = self.table.find(uids)
         known = np.flatnonzero(found >= 0)
@@ -125,6 +128,7 @@ class Partition:
         self.tags.reserve(self.table.capacity)
         self.feeds.reserve()
         self.lifetimes.arrivals.add(int(added[0]), now_s)
+        self.lifetimes.origins.add(int(added[0]), site)
         return np.concatenate((found[known], added)), np.concatenate((known, new)), len(new)
 
     def _store(

@@ -16,7 +16,7 @@ from transferqueue.net.server import Handler, Reply, Request, Server
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.format import Message
-from transferqueue.wire.tags import read_tags
+from transferqueue.wire.tags import SITE_TAG, read_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -200,6 +200,8 @@ class ShardLinks:
         if body["kind"] == ops.CLEARED:
             return self._plane.cleared(now_s=now_s, slot=slot, partition=partition, uids=uids)
         tags = read_tags(body["tags"], arrays)
+        # Where a put was made is told to people alone: it is not worth a record.
+        site = {SITE_TAG: tags.pop(SITE_TAG)} if SITE_TAG in tags else {}
         fresh = {} if body["again"] else tags
         effects = self._plane.commit(
             now_s=now_s,
@@ -207,7 +209,7 @@ class ShardLinks:
             partition=partition,
             uids=uids,
             fields={str(name): spec_from_wire(spec) for name, spec in body["fields"].items()},
-            tags=fresh,
+            tags={**fresh, **site},
             nbytes=body["nbytes"],
         )
         made = self._plane.partitions.made(partition)

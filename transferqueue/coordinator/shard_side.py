@@ -9,11 +9,12 @@ import numpy as np
 from transferqueue.coordinator.effects import ClientId, Effect, FreeRows, WaiterId
 from transferqueue.coordinator.leases import Leases
 from transferqueue.coordinator.partitions import Partitions
-from transferqueue.coordinator.requests import committed_tags, committed_uids
+from transferqueue.coordinator.requests import MAX_NAME_CHARS, committed_tags, committed_uids
 from transferqueue.coordinator.specs import Spec, spec_from_plain
 from transferqueue.coordinator.uid_ranges import split_by_slot
 from transferqueue.coordinator.waiters import PutWaiter, Waiter
 from transferqueue.coordinator.waiting_room import WaitingRoom
+from transferqueue.wire.tags import SITE_TAG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,11 +62,14 @@ class ShardSide:
         """
         uids, order = committed_uids(slot, uids)
         specs = {field: spec_from_plain(field, spec) for field, spec in fields.items()}
-        good_tags, bad_tags = committed_tags(tags or {}, order)
+        tags = dict(tags or {})
+        site = str(tags.pop(SITE_TAG, ""))[:MAX_NAME_CHARS]
+        good_tags, bad_tags = committed_tags(tags, order)
         made = self._partitions.made(partition)
         for name in bad_tags:
             made.count_refused_tag(name, len(uids))
-        return self._finish(made.commit(slot, uids, specs, good_tags, nbytes or {}, now_s))
+        effects = made.commit(slot, uids, specs, good_tags, nbytes or {}, now_s, site)
+        return self._finish(effects)
 
     def cleared(
         self,

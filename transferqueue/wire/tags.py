@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 
+SITE_TAG = "@site"
+"""Reserved: where in the caller's code the put stands. The coordinator makes no tag of it."""
+
 TAG_TYPES = (bool, int, float, str)
 
 

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FreshestFirst(Sampler):
-    """The samples with the highest ``tag``; among equals the oldest. Looks at all candidates."""
+    """The samples with the highest ``tag``; among equals the oldest.
+
+    Looks at all candidates: a claim of 256 takes 0.3 ms of the coordinator with 10,000 of them, and
+    75 ms with 1,000,000, while nobody else is served. A quota (``max_rows``) bounds it.
+    """
 
     tag: str = "policy_version"
 

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Weighted(Sampler):
-    """Drawn at random, each in proportion to its ``tag``. Looks at all candidates.
+    """Drawn at random, each in proportion to its ``tag``.
+
+    Looks at all candidates: a claim of 256 takes 0.6 ms of the coordinator with 10,000 of them, and
+    120 ms with 1,000,000, while nobody else is served. A quota (``max_rows``) bounds it.
 
     Without replacement a sample is drawn once and is then the claim's. With replacement it can be
     drawn again, within a claim and by later ones: the claim's ack consumes nothing, as in a replay

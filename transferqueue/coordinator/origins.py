@@ -1,0 +1,56 @@
+"""Which line of whose code put which rows. A step a commit, not a row, as `lifetimes.Arrivals`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from transferqueue.coordinator.row_set import Rows
+
+MAX_SITES = 1024
+"""Of one partition; rows put at any later one count as put at "others"."""
+OTHERS = "others"
+
+
+class Origins:
+    """Sites are kept once each; neighbouring commits of one site share a step."""
+
+    def __init__(self) -> None:
+        self._first_rows: list[int] = []
+        self._codes: list[int] = []
+        self._sites: dict[str, int] = {}
+
+    def add(self, first_row: int, site: str) -> None:
+        """Rows from this one on were put there."""
+        code = self._sites.get(site)
+        if code is None:
+            site = site if len(self._sites) < MAX_SITES else OTHERS
+            code = self._sites.setdefault(site, len(self._sites))
+        if not self._codes or self._codes[-1] != code:
+            self._first_rows.append(first_row)
+            self._codes.append(code)
+
+    def report(self, rows: Rows, ages_s: NDArray[np.float64]) -> dict[str, Any]:
+        """Rows by site, and the age of the oldest of each."""
+        if not len(rows):
+            return {}
+        codes = np.array(self._codes)[np.searchsorted(self._first_rows, rows, side="right") - 1]
+        counts = np.bincount(codes, minlength=len(self._sites))
+        oldest_s = np.zeros(len(self._sites))
+        np.maximum.at(oldest_s, codes, ages_s)
+        return {
+            site or "unknown": {"rows": int(counts[code]), "oldest_s": float(oldest_s[code])}
+            for site, code in self._sites.items()
+            if counts[code]
+        }
+
+    def keep(self, kept: Rows) -> None:
+        """Rows were renumbered: the row ``kept[i]`` is now ``i``."""
+        first = np.searchsorted(kept, self._first_rows)
+        last = np.append(first[1:], len(kept)) > first  # else no row of it is left
+        self._first_rows = first[last].tolist()
+        self._codes = np.asarray(self._codes, dtype=np.int64)[last].tolist()
