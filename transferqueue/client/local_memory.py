@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from transferqueue.backends.private_views import View
     from transferqueue.net.keys import ClientKeys
 
+_IPC = "ipc://"
+
 LOOK_AGAIN_S = 0.5
 """How often forked children are looked for, while something is kept for them, and shards that did
 not answer are told again."""
@@ -181,10 +183,10 @@ class LeaseReturns:
         return Lease(held, self._ended)
 
     def close(self) -> None:
-        """End the thread when the last lease has come back."""
+        """End the thread when the last lease has come back and its shard knows."""
         with self._lock:
             self._closing = True
-            thread, is_idle = self._thread, self._forks.num_live == 0
+            thread, is_idle = self._thread, self._forks.num_live == 0 and not self._untold
         self._ended.put(None)
         if thread is not None and is_idle:
             thread.join()
@@ -199,7 +201,7 @@ class LeaseReturns:
 
     def _is_done(self) -> bool:
         with self._lock:
-            return self._closing and self._forks.num_live == 0
+            return self._closing and self._forks.num_live == 0 and not self._untold
 
     def _next_batch(self) -> list[_Held]:
         """Wait for leases to end; those that have, and that no forked child may look at."""
@@ -233,8 +235,13 @@ class LeaseReturns:
         calls = [_release(endpoint, lease_ids) for endpoint, lease_ids in untold.items()]
         outcomes = run_blocking(channels.exchange(calls, timeout_s=ANSWER_S)) if calls else []
         for call, outcome in zip(calls, outcomes, strict=True):
-            if isinstance(outcome, ServiceUnreachable):
+            if isinstance(outcome, ServiceUnreachable) and _may_come_back(call.endpoint):
                 self._untold[call.endpoint] = untold[call.endpoint][-MAX_UNTOLD:]
+
+
+def _may_come_back(endpoint: str) -> bool:
+    """Whether a shard that does not answer may yet: a service that ends takes its sockets along."""
+    return endpoint.startswith(_IPC) and os.path.exists(endpoint.removeprefix(_IPC))
 
 
 def _release(endpoint: str, lease_ids: list[int]) -> Call:
