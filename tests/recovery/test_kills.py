@@ -29,6 +29,8 @@ from transferqueue.wire.format import ERROR_OP, Message, decode_message, encode_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

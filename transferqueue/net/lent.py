@@ -29,6 +29,10 @@ class Lent(Generic[T]):
             self._by_request.popitem(last=False)
         return earlier
 
+    def known(self, request: tuple[bytes, int]) -> T | None:
+        """What the answer to a request lent."""
+        return self._by_request.get(request)
+
     def take_back(self, request: tuple[bytes, int]) -> T | None:
         """What the answer to a request lent, once; ``None`` when it lent nothing."""
         return self._by_request.pop(request, None)

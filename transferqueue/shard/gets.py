@@ -176,6 +176,9 @@ class Gets:
     ) -> int:
         reader = self._peers.key_of(request.body["reader"]) if mapped else request.peer.hex()
         held = list((mapped or streamed).values())
+        again = self._lent_before(request, held)
+        if again is not None:
+            return again
         lease_id = self._store.pin(reader, held, time.monotonic())
         if mapped:
             slabs = self._store.slabs_of(lease_id)
@@ -189,6 +192,20 @@ class Gets:
         if earlier is not None:  # its answer was lost, and it asked again
             self._take_back(*earlier)
         return lease_id
+
+    def _lent_before(self, request: Request, columns: Sequence[FoundColumn]) -> int | None:
+        """The lease that the first answer to this request lent: the client may hold it already,
+        and knows of no other. TransferExpired when it has given that back: nobody listens."""
+        earlier = self._lent.known(request.key)
+        if earlier is None:
+            return None
+        lease_id = earlier[1]
+        leases = self._store.leases
+        if not leases.is_live(lease_id):
+            raise TransferExpired("get", lease_id, self._store.slot)
+        pinned = leases.slabs_of(lease_id)
+        is_same = all(bool(np.isin(c.cells.slabs, pinned).all()) for c in columns)
+        return lease_id if is_same else None
 
     # -- chunks ---------------------------------------------------------------------------------
 

@@ -105,6 +105,9 @@ class Leases:
         for lease_id, lease in self._leases.items():
             yield lease_id, lease.reader, lease.slab_ids
 
+    def is_live(self, lease_id: int) -> bool:
+        return lease_id in self._leases
+
     def slabs_of(self, lease_id: int) -> Int32s:
         """What a live lease pins, each slab once."""
         return self._leases[lease_id].slab_ids

@@ -1,0 +1,133 @@
+"""What it costs to write down what a shard holds, and how soon a killed shard answers again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+import transferqueue as tq
+from tests.benchmarks.report import Cell, Row, Samples, Unit, at_most
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.benchmarks.stage import Stage
+
+GIB = 1 << 30
+
+Columns = dict[str, object]
+
+
+class JournalCost:
+    """The same puts to two services side by side, in turns: one that would be restarted, and so
+    keeps a journal, and one that would not. Each ratio is of two puts next to each other."""
+
+    name = "journal"
+    title = "put with a journal ÷ put without one, medians of ratios of neighbouring puts"
+
+    def run(self, stage: Stage) -> list[Row]:
+        repeats = 10 if stage.is_quick else 60
+        with (
+            tq.serve(budget_bytes=GIB) as kept,
+            tq.serve(budget_bytes=GIB, restart=False) as unkept,
+            tq.connect(kept.address) as one,
+            tq.connect(unkept.address) as other,
+        ):
+            return [
+                self._row(what, self._ratios(one, other, make(), times))
+                for what, make, times in (
+                    ("one sample, 3 × 1,024", _one_sample, repeats * 5),
+                    ("256 × 512 × 10, 5 MB", _small, repeats),
+                    ("1,024 × 8,192 × 10, 320 MB", _large, max(5, repeats // 5)),
+                    ("512 ragged, strings, dense", _mixed, repeats),
+                )
+            ]
+
+    def _ratios(
+        self, kept: tq.Client, unkept: tq.Client, columns: Columns, times: int
+    ) -> list[float]:
+        ratios = []
+        for number in range(times + 2):
+            order = (kept, unkept) if number % 2 else (unkept, kept)
+            seconds = {client: _put_once(client, columns) for client in order}
+            if number >= 2:  # the first touch of the memory is another thing
+                ratios.append(seconds[kept] / seconds[unkept])
+        return ratios
+
+    def _row(self, what: str, ratios: list[float]) -> Row:
+        cells: dict[str, Cell] = {"ours": Samples(values=tuple(ratios))}
+        row = Row(workload=self.name, what=what, unit=Unit.RATIO, cells=cells)
+        return _with_figure(row, 1.1, "x without a journal")
+
+
+class Recovery:
+    """A shard full of samples is killed; until a get of one of them is answered again: the new
+    process, the replay of its journal, and the client's asking again are all in it."""
+
+    name = "recovery"
+    title = "kill -9 of a full shard to the first get answered"
+
+    def run(self, stage: Stage) -> list[Row]:
+        free = shutil.disk_usage("/dev/shm").free
+        size = GIB // 4 if stage.is_quick else min(8 * GIB, int(free * 0.6) // GIB * GIB)
+        rows = [self._row(f"{size / GIB:g} GiB in puts of 64 MiB", size, 64 << 20, stage.rounds)]
+        few = min(size, GIB)
+        rows.append(self._row(f"{few / GIB:g} GiB in puts of 1 MiB", few, 1 << 20, stage.rounds))
+        return rows
+
+    def _row(self, what: str, size: int, put_bytes: int, rounds: int) -> Row:
+        columns = {f"f{n}": torch.ones(64, put_bytes // 4 // 10 // 64) for n in range(10)}
+        with (
+            tq.serve(budget_bytes=size + GIB // 4) as service,
+            tq.connect(service.address, timeout_s=120) as client,
+        ):
+            handles = [client.put(columns, tags={"v": n}) for n in range(size // put_bytes)]
+            seconds = []
+            for _ in range(rounds):
+                start_s = time.perf_counter()
+                os.kill(service.pids["shard-0"], signal.SIGKILL)
+                client.get(handles[0], fields=["f0"])
+                seconds.append(time.perf_counter() - start_s)
+            client.get(handles[-1])
+        cells: dict[str, Cell] = {"ours": Samples(values=tuple(seconds))}
+        row = Row(workload=self.name, what=what, unit=Unit.SECONDS, cells=cells)
+        return _with_figure(row, 2.0, "s")
+
+
+def _with_figure(row: Row, target: float, text: str) -> Row:
+    return Row(
+        workload=row.workload,
+        what=row.what,
+        unit=row.unit,
+        cells=row.cells,
+        figures=(at_most(row.number("ours"), target, text),),
+    )
+
+
+def _put_once(client: tq.Client, columns: Columns) -> float:
+    start_s = time.perf_counter()
+    handle = client.put(columns, partition="p")
+    seconds = time.perf_counter() - start_s
+    client.clear(handle)
+    return seconds
+
+
+def _dense(rows: int, width: int, fields: int) -> Callable[[], Columns]:
+    return lambda: {f"f{n}": torch.ones(rows, width) for n in range(fields)}
+
+
+_one_sample, _small, _large = _dense(1, 1024, 3), _dense(256, 512, 10), _dense(1024, 8192, 10)
+
+
+def _mixed() -> Columns:
+    rows = [torch.ones(n % 700 + 1) for n in range(512)]
+    return {
+        "ragged": torch.nested.nested_tensor(rows, layout=torch.jagged),
+        "text": [f"prompt {n}" for n in range(512)],
+        "dense": torch.ones(512, 64),
+    }
