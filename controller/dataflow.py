@@ -113,13 +113,6 @@ class Dataflow:
         """The stage that generates."""
         return next(stage for stage in self.stages if stage.generates)
 
-    def stage(self, name: str) -> Stage:
-        """``DataflowError`` names near ones."""
-        for stage in self.stages:
-            if stage.name == name:
-                return stage
-        raise DataflowError(_unknown("stage", name, [stage.name for stage in self.stages]))
-
     def check(self, declared: Mapping[str, Mapping[str, MethodFields]]) -> None:
         """Compare with what the roles declare, by role and method.
 

@@ -263,7 +263,9 @@ class PpoDriver:
         first_token_s = None
         if used:
             newest = max(used)
-            first_token_s = counts.first_token_at_s[newest] - self._published_at_s[newest]
+            # A rollout may be faster than the answer to the one who published.
+            late_s = counts.first_token_at_s[newest] - self._published_at_s[newest]
+            first_token_s = max(0.0, late_s)
         return {
             "stale_rows_dropped": counts.stale_rows_dropped,
             "generations_resumed": counts.generations_resumed,

@@ -179,6 +179,9 @@ class Stream:
     def _put(self, numbers: Sequence[int]) -> None:
         rows = self._rows.rows(numbers)
         handle = self._client.put(rows.columns, partition=TRAIN, tags={"group": rows.prompts})
+        # The coordinator hears of a put a moment later. Until then a claim by group does not know
+        # the tag, and a look for losses would miss these samples.
+        self._client.wait(handle, fields=[PROMPT_NUMBER])
         self._ledger.add(handle.uids, rows.prompts, rows.greedy)
 
     def _look_for_losses(self) -> None:

@@ -17,6 +17,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
@@ -220,7 +221,7 @@ def summarize(
         f"({(last - first_accuracy) * 100:+.1f} points) in {spent_s:.0f} s of PPO, "
         f"{len(reports)} updates; largest staleness {max(r.staleness_max for r in reports)} of "
         f"{config.staleness_bound} allowed"
-        + (f"; first token {min(first_token):.2f} s after a publish at best" if first_token else "")
+        + (f"; first token {median(first_token):.2f} s after a publish" if first_token else "")
     )
 
 

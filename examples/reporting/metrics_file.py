@@ -25,6 +25,6 @@ class MetricsFile:
     def write(self, report: StepReport, **more: float) -> None:
         """``more``: values of this update beside the report's own."""
         plain = asdict(report)
-        metrics = plain.pop("metrics")
+        metrics = plain.pop("metrics") | {"idle_share": report.idle_share}
         with self._path.open("a") as file:
             file.write(json.dumps({**plain, **metrics, **more}) + "\n")

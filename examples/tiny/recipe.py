@@ -46,7 +46,12 @@ TASK_OPTIONS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The numbers of a run."""
+    """The numbers of a run.
+
+    Measured on two shared cores, 100 asynchronous updates of ``addition``: seeds 0, 1 and 2 gained
+    57, 58 and 52 points of held-out accuracy in 91, 73 and 87 s. With ``num_heads=2`` it had been
+    54, 46 and 43.
+    """
 
     task: str = "addition"
     task_options: Mapping[str, Any] | None = None
