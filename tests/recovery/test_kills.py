@@ -378,7 +378,7 @@ def test_no_reader_ever_sees_another_generation_over_restarts(service: tq.Servic
     assert sum(count["got"] for count in counts) > 50, counts
     with tq.connect(service.address) as client:
         client.clear(partition=generations.PARTITION)
-        wait_until(lambda: not any(s["used_bytes"] for s in client.status()["shards"]), 10)
+        wait_until(lambda: not any(s["used_bytes"] for s in client.status()["shards"]), 30)
 
 
 def test_a_restart_loop_ends_where_it_began(service: tq.Service, client: tq.Client) -> None:
