@@ -103,8 +103,6 @@ class CoordinatorServer:
                 ops.SELECT: self._select,
                 ops.UPDATE_TAGS: self._update_tags,
                 ops.ADVANCE_POLICY: self._advance_policy,
-                ops.HELD: self._held,
-                ops.POLICY: self._policy,
             }
         )
         self._server = Server(
@@ -402,19 +400,6 @@ class CoordinatorServer:
                 "requests": dict(self._server.requests),
                 "refusals": dict(self._server.refusals),
                 "keys_refused": self._server.num_keys_refused,
-            }
-        )
-
-    def _policy(self, request: Request) -> Reply:
-        policy = self._plane.policy(str(request.body["partition"]))
-        return Reply(body={"policy": policy.to_plain()})
-
-    def _held(self, request: Request) -> Reply:
-        return Reply(
-            body={
-                "held": self._plane.held(
-                    now_s=time.monotonic(), partition=request.body["partition"]
-                )
             }
         )
 

@@ -38,12 +38,27 @@ class Upkeep:
         self._carry_out = carry_out
         self._greet = greet
         self.handlers: dict[str, Handler] = {
+            ops.HELD: self._held,
+            ops.POLICY: self._policy,
             ops.DEAD_LETTERS: self._dead_letters,
             ops.REDRIVE: self._redrive,
             ops.DISCARD: self._discard,
             ops.LEAVE: self._leave,
             ops.LOSE_SHARD: self._lose_shard,
         }
+
+    def _policy(self, request: Request) -> Reply:
+        policy = self._plane.policy(str(request.body["partition"]))
+        return Reply(body={"policy": policy.to_plain()})
+
+    def _held(self, request: Request) -> Reply:
+        return Reply(
+            body={
+                "held": self._plane.held(
+                    now_s=time.monotonic(), partition=request.body["partition"]
+                )
+            }
+        )
 
     def _dead_letters(self, request: Request) -> Reply:
         """Body: ``partition``, ``task``."""

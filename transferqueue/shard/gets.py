@@ -204,7 +204,7 @@ class Gets:
         if not leases.is_live(lease_id):
             raise TransferExpired("get", lease_id, self._store.slot)
         pinned = leases.slabs_of(lease_id)
-        is_same = all(bool(np.isin(c.cells.slabs, pinned).all()) for c in columns)
+        is_same = all(bool(np.isin(c.slab_ids, pinned).all()) for c in columns)
         return lease_id if is_same else None
 
     # -- chunks ---------------------------------------------------------------------------------
