@@ -87,7 +87,13 @@ def coordinator_bodies() -> dict[str, dict[str, Any]]:
     }
     return {
         ops.HELLO: {},
-        ops.REGISTER: {"slot": 5, "incarnation": "i", "endpoints": ["ipc://x"], "facts": {}},
+        ops.REGISTER: {
+            "slot": 5,
+            "incarnation": "i",
+            "endpoints": ["ipc://x"],
+            "facts": {},
+            "limited": [],
+        },
         ops.EVENT: {"slot": 5, "number": 1, "kind": "cleared", "partition": "p", "uids": uids},
         ops.ADMIT: {
             "slot": 5,

@@ -97,6 +97,15 @@ def test_a_put_that_can_never_fit_is_refused_at_once(client: tq.Client) -> None:
     assert time.monotonic() - start_s < 10
 
 
+def test_a_put_that_waits_long_is_not_let_in_for_that(client: tq.Client) -> None:
+    """Whoever waits is told every second that it is being worked on; that is not an answer."""
+    client.create_partition("long", max_rows=4)
+    client.put(rows(4), partition="long")
+    with pytest.raises(errors.QuotaExceeded):
+        client.put(rows(1), partition="long", timeout_s=2.5)
+    assert client.status()["partitions"]["long"]["rows"] == 4
+
+
 def test_large_mapped_puts_wait_too_and_their_room_is_used_once(client: tq.Client) -> None:
     client.create_partition("mapped", max_rows=2)
     value = {"x": torch.zeros(1, 1 << 20, dtype=torch.uint8)}

@@ -9,7 +9,14 @@ import numpy as np
 
 from transferqueue.coordinator.tag_values import TagValues, tag_values
 from transferqueue.coordinator.uid_ranges import Uids, slots_of
-from transferqueue.errors import DuplicateRows, InvalidInput, UnknownField, UnknownTask, near_names
+from transferqueue.errors import (
+    DuplicateRows,
+    InvalidInput,
+    UnknownClaim,
+    UnknownField,
+    UnknownTask,
+    near_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +26,14 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.samplers import Sampler
 
 MAX_NAME_CHARS = 256
+
+
+def claim_id_of(body: Mapping[str, Any]) -> int:
+    """The claim that a request is about."""
+    claim_id = body["claim_id"]
+    if not isinstance(claim_id, int):
+        raise UnknownClaim(claim_id)
+    return claim_id
 
 
 def check_names(what: str, names: Iterable[Any]) -> None:

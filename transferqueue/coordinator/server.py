@@ -17,12 +17,14 @@ from transferqueue.coordinator.effects import (
     Refuse,
 )
 from transferqueue.coordinator.gate import Gate
+from transferqueue.coordinator.limit_notices import LimitNotices
 from transferqueue.coordinator.opening import open_journal
 from transferqueue.coordinator.parked import ParkedRequests
 from transferqueue.coordinator.policy import PartitionPolicy
+from transferqueue.coordinator.requests import claim_id_of
 from transferqueue.coordinator.shard_links import ShardLinks
 from transferqueue.coordinator.upkeep import Upkeep
-from transferqueue.errors import ClaimError, UnknownClaim
+from transferqueue.errors import ClaimError
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.wire import ops
@@ -86,6 +88,7 @@ class CoordinatorServer:
             carry_out=self._carry_out,
             park=self._park,
             on_joined=self._greet,
+            on_heard=lambda: self._notices.heard(self._links.limited),
             journal=self._journal,
         )
         self._granted: Lent[int] = Lent()
@@ -113,6 +116,7 @@ class CoordinatorServer:
             on_cancel=self._cancel,
         )
         self._parked = ParkedRequests(self._server.probe)
+        self._notices = LimitNotices(self._server.reply)
         self._upkeep = Upkeep(
             plane=self._plane,
             links=self._links,
@@ -217,6 +221,7 @@ class CoordinatorServer:
     def _cancel(self, key: tuple[bytes, int]) -> None:
         self._greetings = [request for request in self._greetings if request.key != key]
         self._gate.cancel(key)
+        self._notices.cancel(key)
         now_s = time.monotonic()
         if self._parked.pop(key) is not None:
             self._carry_out(self._plane.cancel(key, now_s=now_s))
@@ -256,17 +261,19 @@ class CoordinatorServer:
 
     # -- operations -----------------------------------------------------------------------------
 
-    def _create_partition(self, request: Request) -> Reply:
+    def _create_partition(self, request: Request) -> Reply | None:
         policy = PartitionPolicy.from_plain(request.body["policy"])
         name, now_s = str(request.body["partition"]), time.monotonic()
         effects = self._plane.create_partition(name, policy, now_s=now_s)
         reply = Reply(body={})
         self._journal.declared(name, policy, now_s, (request.key, reply))
-        if policy.limits_puts:
-            # Before the answer: whoever puts after it finds shards that know.
-            self._links.limit(name)
         self._carry_out(effects)
-        return reply
+        if not policy.limits_puts:
+            return reply
+        self._links.limit(name)
+        self._notices.wait(name, request, reply)
+        self._notices.heard(self._links.limited)
+        return None
 
     def _drop_partition(self, request: Request) -> Reply:
         name, now_s = str(request.body["partition"]), time.monotonic()
@@ -303,7 +310,7 @@ class CoordinatorServer:
 
     def _ack(self, request: Request) -> Reply:
         """Body: ``claim_id``, ``drop``: uids that are of no use to anybody any more, or nil."""
-        claim_id, now_s = _claim_id(request), time.monotonic()
+        claim_id, now_s = claim_id_of(request.body), time.monotonic()
         drop = ArrayReader(request.frames).get_optional(request.body["drop"])
         effects = self._plane.ack(claim_id, now_s=now_s, drop=drop)
         reply = Reply(body={})
@@ -312,7 +319,7 @@ class CoordinatorServer:
         return reply
 
     def _give_back(self, request: Request) -> Reply:
-        claim_id, now_s = _claim_id(request), time.monotonic()
+        claim_id, now_s = claim_id_of(request.body), time.monotonic()
         effects = self._plane.give_back(claim_id, now_s=now_s)
         reply = Reply(body={})
         self._journal.given_back(claim_id, now_s, (request.key, reply))
@@ -322,7 +329,7 @@ class CoordinatorServer:
     def _extend(self, request: Request) -> Reply:
         now_s = time.monotonic()
         lease_s = request.seconds("lease_s")
-        claim_id = _claim_id(request)
+        claim_id = claim_id_of(request.body)
         deadline_s = self._plane.extend(claim_id, lease_s, now_s=now_s)
         reply = Reply(body={"lease_s": deadline_s - now_s})
         self._journal.extended(claim_id, lease_s, now_s, (request.key, reply))
@@ -407,10 +414,3 @@ class CoordinatorServer:
 def _key(waiter_id: object) -> tuple[bytes, int]:
     assert isinstance(waiter_id, tuple)
     return waiter_id
-
-
-def _claim_id(request: Request) -> int:
-    claim_id = request.body["claim_id"]
-    if not isinstance(claim_id, int):
-        raise UnknownClaim(claim_id)
-    return claim_id

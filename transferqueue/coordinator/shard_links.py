@@ -41,13 +41,16 @@ class ShardLink:
     """What clients need to choose a way to it: boot id, arena, …"""
     next_event: int = 1
     """The event of its stream that comes next; earlier ones are repeats."""
+    limited: frozenset[str] = frozenset()
+    """The partitions of which it knows that they have a quota."""
     told: list[NDArray[np.int64]] | None = field(default_factory=list)
     """The rows that its account named so far; ``None`` when all of it has come."""
 
 
 class ShardLinks:
     """Every shard that has come. ``carry_out`` takes effects of the control plane, ``park`` those
-    that will answer a request, ``on_joined`` hears of a new shard."""
+    that will answer a request, ``on_joined`` hears of a new shard, ``on_heard`` that ``limited``
+    may have changed."""
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class ShardLinks:
         carry_out: Callable[[Sequence[Effect]], None],
         park: Callable[[Request, Sequence[Effect]], None],
         on_joined: Callable[[], None],
+        on_heard: Callable[[], None],
         journal: CoordinatorJournal,
     ) -> None:
         self._plane = plane
@@ -64,6 +68,7 @@ class ShardLinks:
         self._carry_out = carry_out
         self._park = park
         self._on_joined = on_joined
+        self._on_heard = on_heard
         self._journal = journal
         self._shards: dict[int, ShardLink] = {}
         self._lost: dict[int, str] = {}
@@ -82,6 +87,11 @@ class ShardLinks:
         self._server = server
 
     @property
+    def limited(self) -> list[frozenset[str]]:
+        """Of each shard that has come, the partitions that it knows to have a quota."""
+        return [shard.limited for shard in self._shards.values()]
+
+    @property
     def num_settled(self) -> int:
         """Shards that have come and told all that they hold, and those that nobody waits for any
         more."""
@@ -96,6 +106,7 @@ class ShardLinks:
         """The shard of this slot is gone for good. Another one may take the slot."""
         shard = self._shards.pop(slot, None)
         self._lost[slot] = "" if shard is None else shard.incarnation
+        self._on_heard()
 
     @property
     def slots(self) -> list[int]:
@@ -160,6 +171,8 @@ class ShardLinks:
         shard.peer = request.peer
         if is_new:
             self._tell_limited([shard])
+        shard.limited = frozenset(body["limited"])
+        self._on_heard()
         return Reply(body={"next_event": shard.next_event, "incarnation": self._incarnation})
 
     def _event(self, request: Request) -> Reply:

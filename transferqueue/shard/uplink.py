@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from transferqueue.net.calls import RESUME
 from transferqueue.shard.admission import FIRST_REQUEST_ID
 from transferqueue.shard.outbox import Event, Outbox
 from transferqueue.shard.store import Committed
@@ -69,6 +70,8 @@ class Uplink:
         self._on_free = on_free
         self._on_release = on_release
         self._on_limited = on_limited
+        self._limited: list[str] = []
+        """As the coordinator that listens has said."""
         self._on_admission = on_admission
         self._on_new = on_new
         self._account = account
@@ -94,16 +97,21 @@ class Uplink:
             self.stream.send(self._message(event))
         if now_s >= self.next_heartbeat_s:
             self.next_heartbeat_s = now_s + HEARTBEAT_S
-            self.stream.send(Message(op=ops.REGISTER, body=dict(self._registration)))
+            body = {**self._registration, "limited": sorted(self._limited)}
+            self.stream.send(Message(op=ops.REGISTER, body=body))
             self._outbox.heartbeat()
 
     def hear(self) -> None:
         """Take what the coordinator has sent."""
         while (message := self.stream.receive()) is not None:
+            if message.op == RESUME:
+                continue  # a request that waits there is being worked on: no answer to it
             if message.op == ops.FREE:
                 self._free(message)
             elif message.op == ops.LIMITED:
-                self._on_limited([str(name) for name in message.body["partitions"]])
+                self._limited = [str(name) for name in message.body["partitions"]]
+                self._on_limited(self._limited)
+                self.next_heartbeat_s = 0.0  # says that this was heard
             elif message.request_id >= FIRST_REQUEST_ID:
                 self._on_admission(message)
             elif message.op == ERROR_OP:
