@@ -54,6 +54,11 @@ def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Tra
     for endpoint in endpoints:
         if endpoint.startswith("tcp://"):
             return endpoint
+    if same_host and transport is Transport.TCP:
+        raise ConfigError(
+            "transport='tcp', but the service listens for clients of this host only; start it with "
+            "tq.serve(host=...), or connect with transport='auto'"
+        )
     raise NoService([f"{endpoint} (not on this host)" for endpoint in endpoints])
 
 
