@@ -12,12 +12,14 @@ from transferqueue.client.local_memory import arena_within_reach
 from transferqueue.config import Transport
 from transferqueue.errors import (
     ConfigError,
+    InvalidInput,
     Malformed,
     NoService,
     RowsLost,
     TransferQueueError,
     WrongService,
 )
+from transferqueue.handle import BatchHandle
 from transferqueue.net.calls import GRACE_S, Call, Channel, Flow, Outcome, raise_first
 from transferqueue.wire import ops
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     from transferqueue.backends.arena_address import ArenaAddress
     from transferqueue.client.local_memory import LocalMemory
-    from transferqueue.handle import BatchHandle
     from transferqueue.wire.format import Buffer, Message
 
 _IPC = "ipc://"
@@ -102,7 +103,11 @@ class Session:
         return max(configured, min(s.budget_bytes for s in self._shards.values()) // 4)
 
     def check(self, handle: BatchHandle) -> None:
-        """WrongService for a handle that another service made."""
+        """WrongService for a handle that another service made, InvalidInput for no handle."""
+        if not isinstance(handle, BatchHandle):
+            raise InvalidInput(
+                f"handle takes a BatchHandle, as put() returns it, got a {type(handle).__name__}"
+            )
         if handle.service_id != self.service_id:
             raise WrongService(handle.service_id, self.service_id)
 

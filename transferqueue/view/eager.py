@@ -202,7 +202,9 @@ class EagerColumns:
         """Own columns: tensors are cloned as they are, not taken through a pickle."""
         batch = self.batch
         if batch is not None:  # column by column: tensordict's own clone cannot do uint16
-            batch = columns.map_columns(batch, lambda _, column: column.clone(), len(self))
+            batch = columns.map_columns(
+                batch, lambda _, column: column.clone(), columns.num_rows(batch)
+            )
         return self._new(
             batch,
             copy.deepcopy(self.non_tensor_batch, memo),
