@@ -72,6 +72,10 @@ class ServiceConfig:
     start_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
+        for name in ("shards", "budget_bytes"):
+            value = getattr(self, name)
+            if type(value) is not int:
+                raise ConfigError(f"{name} must be an int, got {value!r}")
         if not 1 <= self.shards <= MAX_SHARDS:
             raise ConfigError(f"shards must be in 1..{MAX_SHARDS}, got {self.shards}")
         if self.budget_bytes < MIB:

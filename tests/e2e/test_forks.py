@@ -15,6 +15,7 @@ import torch
 
 import transferqueue as tq
 from transferqueue.errors import ForkedClient
+from transferqueue.view.lazy_connection import close_process_clients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,6 +103,29 @@ def test_a_forked_process_connects_for_itself(service: tq.Service, client: tq.Cl
 
     assert Child(connect).result() == 1
     assert mine.sum() == 4 << 18
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_view_in_a_forked_process_connects_for_itself(client: tq.Client) -> None:
+    view = client.view(client.put({"x": torch.ones(4, 1 << 18), "y": torch.zeros(4)}))
+    view.prefetch(["y"])
+
+    def touch_it() -> int:
+        view.batch["z"] = view.batch["x"] + view.batch["y"][:, None]
+        return int(client.service_id == view.push().service_id)
+
+    assert Child(touch_it).result() == 1
+    assert view.batch["x"].sum() == 4 << 18
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_view_is_read_by_forked_data_loaders(client: tq.Client) -> None:
+    view = client.view(client.put({"x": torch.arange(8), "text": list("abcdefgh")}))
+    workers = {"num_workers": 2, "multiprocessing_context": "fork"}
+    parts = list(view.make_iterator(4, epochs=2, seed=1, dataloader_kwargs=workers))
+    assert sorted(row for part in parts[:2] for row in part.batch["x"].tolist()) == [*range(8)]
+    assert all(len(part) == 4 for part in parts)
+    close_process_clients()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -275,6 +275,50 @@ def test_a_handle_of_another_service_is_refused(client: tq.Client) -> None:
             call()
 
 
+@pytest.mark.parametrize("handle", [[1, 2], "train", np.arange(2), {"x": 1}], ids=type)
+def test_what_is_no_handle_is_refused_by_its_type(client: tq.Client, handle: Any) -> None:
+    for call in (
+        lambda: client.get(handle, fields=["x"]),
+        lambda: client.view(handle),
+        lambda: client.clear(handle),
+        lambda: client.put({"x": torch.zeros(2)}, handle=handle),
+        lambda: client.wait(handle, fields=["x"]),
+        lambda: client.update_tags(handle, {"x": 1}),
+        lambda: client.claim(task="t", fields=["x"], handle=handle),
+    ):
+        with pytest.raises(errors.InvalidInput, match=f"BatchHandle.*{type(handle).__name__}"):
+            call()
+
+
+def test_an_argument_of_the_wrong_type_is_named_and_echoed(client: tq.Client) -> None:
+    handle = client.put({"x": torch.zeros(2)})
+    column = {"x": torch.zeros(2)}
+
+    def claim(**options: Any) -> Any:
+        return client.claim(task="t", fields=["x"], n=1, **options)
+
+    for match, call in {
+        "fields takes .*got a int": lambda: client.get(handle, fields=[3]),
+        "optional takes .*got a int": lambda: client.get(handle, optional=7),
+        "tags takes a dict": lambda: client.put(column, tags=["a"]),
+        "meta_info takes a dict": lambda: client.put(column, meta_info=[1]),
+        "timeout_s must be .*'5'": lambda: client.get(handle, timeout_s="5"),
+        "timeout_s must be .*nan": lambda: client.get(handle, timeout_s=float("nan")),
+        "timeout_s must be .*-1": lambda: client.wait(handle, timeout_s=-1),
+        r"where takes .*tq\.tag.*'v > 1'": lambda: claim(where="v > 1"),
+        r"sampler takes .*Fifo\(\).*'fifo'": lambda: claim(sampler="fifo"),
+        r"sampler takes .*Fifo\(\).*class": lambda: claim(sampler=tq.samplers.Fifo),
+        "publish takes a state dict": lambda: client.publish("m", None, version=1),
+        "version must be an int.*'7'": lambda: client.publish("m", column, version="7"),
+        "shards must be an int.*'2'": lambda: tq.serve(shards="2"),
+        "budget_bytes must be an int.*'8GB'": lambda: tq.serve(budget_bytes="8GB"),
+        "budget_bytes must be an int.*8000000000.0": lambda: tq.serve(budget_bytes=8e9),
+    }.items():
+        with pytest.raises((errors.InvalidInput, errors.ConfigError), match=match):
+            call()
+    assert client.get(handle, timeout_s=np.float32(5))["x"].tolist() == [0, 0]
+
+
 def test_a_big_value_in_meta_info_is_refused_with_the_way_to_put_it(client: tq.Client) -> None:
     with pytest.raises(errors.MetaTooLarge, match="put it as a field"):
         client.put({"x": torch.zeros(2)}, meta_info={"big": torch.zeros(1 << 20)})

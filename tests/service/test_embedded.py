@@ -46,6 +46,14 @@ def test_a_service_without_encryption_still_asks_for_the_key() -> None:
             tq.connect(service.address, keys=other, timeout_s=1)
 
 
+def test_tcp_to_a_service_of_this_host_only_says_how_to_start_it() -> None:
+    with (
+        tq.serve(budget_bytes=64 << 20) as service,
+        pytest.raises(errors.ConfigError, match=r"transport='tcp'.*host="),
+    ):
+        tq.connect(service.address, transport="tcp")
+
+
 def test_memory_can_be_taken_at_the_start() -> None:
     with (
         tq.serve(budget_bytes=64 << 20, prefault=True) as service,

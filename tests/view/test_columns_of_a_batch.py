@@ -113,6 +113,16 @@ def test_a_deep_copy_shares_nothing(batch: DataProto) -> None:
 # ---- pop
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e5m2])
+def test_a_deep_copy_on_a_device_takes_any_dtype_bit_for_bit(dtype: torch.dtype) -> None:
+    tensors = {"x": torch.ones(2).to(dtype), "zero": torch.tensor([-0.0, 0.0])}
+    batch = DataProto(TensorDict(tensors, batch_size=[2], device="cpu"))
+    for copied in (batch.select(deepcopy=True), copy.deepcopy(batch)):
+        assert copied == batch
+        assert copied.batch.device == batch.batch.device
+        assert copied.batch["zero"].signbit().tolist() == [True, False]
+
+
 def test_pop_moves_columns(batch: DataProto) -> None:
     ids = batch.batch["ids"]
     popped = batch.pop(["ids"], ["uid", "extra"], ["keys"])

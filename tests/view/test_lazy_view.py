@@ -46,6 +46,23 @@ def view(client: FakeClient) -> LazyDataProto:
     return client.view(client.put(example_columns(), meta_info={"step": 3}))
 
 
+def test_copies_and_rows_of_an_assigned_batch_keep_each_column_under_its_name(
+    view: LazyDataProto,
+) -> None:
+    """The columns of an ordinary TensorDict are wrapped anew by each operation: what one
+    remembers of a wrapper must not be taken for that of another at the same address."""
+    names = [f"c{number}" for number in range(12)]
+    for _ in range(20):
+        tensors = {name: torch.full((6,), number) for number, name in enumerate(names)}
+        view.batch = TensorDict(tensors, batch_size=[6])
+        view.non_tensor_batch = {f"a{name}": np.full(6, n) for n, name in enumerate(names)}
+        made = [copy.deepcopy(view), view.select(deepcopy=True), view[[0, 2]], view[1:3]]
+        made += [*view.chunk(2), view.repeat(2), DataProto.concat([view, view])]
+        for batch in made:
+            assert [int(batch.batch[name][0]) for name in names] == [*range(12)]
+            assert [int(batch.non_tensor_batch[f"a{name}"][0]) for name in names] == [*range(12)]
+
+
 def test_making_a_view_asks_the_service_for_nothing(
     client: FakeClient, view: LazyDataProto
 ) -> None:

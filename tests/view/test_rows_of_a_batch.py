@@ -135,6 +135,21 @@ def test_a_read_only_index_is_not_written_to(batch: DataProto) -> None:
     assert index.tolist() == [-1, 0]
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_columns_are_picked_like_any_other(dtype: torch.dtype) -> None:
+    jagged = torch.nested.nested_tensor(
+        [torch.arange(n).to(dtype) for n in (2, 0, 3)], layout=torch.jagged
+    )
+    columns = {"flat": torch.arange(3).to(dtype), "ragged": jagged}
+    batch = DataProto(TensorDict(columns, batch_size=[3]))
+    for picked in (batch[[2, 0]], batch[[True, False, True]].select_idxs([1, 0])):
+        assert picked.batch["flat"].dtype == dtype
+        assert picked.batch["flat"].tolist() == [2, 0]
+        assert [row.tolist() for row in picked.batch["ragged"].unbind()] == [[0, 1, 2], [0, 1]]
+    batch.padding(1)
+    assert batch.batch["flat"].tolist() == [0, 1, 2, 2]
+
+
 def test_the_callers_index_is_not_written_to(batch: DataProto) -> None:
     index = np.array([-1, -2])
     batch[index], batch[torch.from_numpy(index)]

@@ -358,3 +358,10 @@ def read(payload: bytes, lengths: list[int]) -> None:
         decode_column(
             OBJECTS, np.frombuffer(payload, np.uint8), np.array(lengths, np.int64), len(lengths)
         )
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (0, 2, 3), (0, 0), (3, 0)])
+def test_objects_of_no_rows_keep_their_shape(shape: tuple[int, ...]) -> None:
+    column = encode_column("x", np.empty(shape, dtype=object))
+    assert column.num_rows == shape[0]
+    assert decoded(column).shape == shape

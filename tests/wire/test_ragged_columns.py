@@ -116,6 +116,14 @@ def test_holes_between_rows_and_values_outside_of_them_are_left_out() -> None:
     assert_same_jagged(decoded(encode_column("x", narrowed)), narrowed.contiguous())
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_holes_are_left_out_of_unsigned_values_too(dtype: torch.dtype) -> None:
+    with_holes = torch.nested.nested_tensor_from_jagged(
+        torch.arange(10).to(dtype), torch.tensor([1, 5, 9]), lengths=torch.tensor([2, 3])
+    )
+    assert decoded(encode_column("x", with_holes)).values().tolist() == [1, 2, 5, 6, 7]
+
+
 def test_contiguous_values_are_not_copied_either_way() -> None:
     nested = jagged([torch.randn(3, 4), torch.randn(2, 4)])
     assert encode_column("x", nested).payload.ctypes.data == nested.values().data_ptr()

@@ -92,7 +92,8 @@ def _count_rows(columns: Mapping[str, Any], uids: np.ndarray | None) -> int:
 
 def _rows_of(name: str, value: Any) -> int:
     try:
-        # A jagged tensor has no len; its first size is the number of rows.
+        if getattr(value, "is_nested", False):  # of either layout: one has no len, one no shape
+            return int(value.size(0))
         return int(value.shape[0]) if hasattr(value, "shape") else len(value)
     except (TypeError, IndexError):
         raise InvalidInput(

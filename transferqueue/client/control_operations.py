@@ -8,7 +8,12 @@ import numpy as np
 
 from transferqueue.client.claims import Granted
 from transferqueue.client.data_operations import DEFAULT_PARTITION, stored_name
-from transferqueue.client.inputs import names_of
+from transferqueue.client.inputs import (
+    names_of,
+    plain_predicate,
+    plain_sampler,
+    seconds_of,
+)
 from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.errors import InvalidInput
 from transferqueue.fields import FieldSpec
@@ -37,7 +42,7 @@ class ControlOperations:
         self._config = config
 
     def _timeout(self, timeout_s: float | None) -> float:
-        return self._config.timeout_s if timeout_s is None else timeout_s
+        return seconds_of(timeout_s, self._config.timeout_s)
 
     async def create_partition(
         self, partition: str, policy: PartitionPolicy, *, timeout_s: float | None = None
@@ -81,8 +86,8 @@ class ControlOperations:
             "fields": names_of("fields", fields),
             "n": 0 if n is None else n,
             "uids": None if handle is None else arrays.add(handle.uids),
-            "sampler": None if sampler is None else sampler.to_plain(),
-            "where": None if where is None else where.to_plain(),
+            "sampler": plain_sampler(sampler),
+            "where": plain_predicate(where),
             "timeout_s": self._timeout(timeout_s),
             "lease_s": lease_s,
             "allow_partial": allow_partial,
@@ -187,7 +192,7 @@ class ControlOperations:
     ) -> BatchHandle:
         body = {
             "partition": partition,
-            "where": None if where is None else where.to_plain(),
+            "where": plain_predicate(where),
             "fields": names_of("fields", fields),
             "order_by": order_by,
             "descending": descending,

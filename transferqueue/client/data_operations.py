@@ -9,7 +9,7 @@ import numpy as np
 
 from transferqueue.client.assembly import ColumnBytes
 from transferqueue.client.batch import encode_batch
-from transferqueue.client.inputs import columns_of, names_of
+from transferqueue.client.inputs import columns_of, mapping_of, names_of, seconds_of
 from transferqueue.client.placement import split_by_slot
 from transferqueue.client.put_site import SITE_TAG, put_site
 from transferqueue.client.reading import Get, decode_columns
@@ -43,7 +43,7 @@ class DataOperations:
         self.traffic = Traffic()
 
     def _timeout(self, timeout_s: float | None) -> float:
-        return self._config.timeout_s if timeout_s is None else timeout_s
+        return seconds_of(timeout_s, self._config.timeout_s)
 
     async def put(
         self,
@@ -62,12 +62,13 @@ class DataOperations:
             values,
             partition=partition,
             uids=None if handle is None else handle.uids,
-            tags=tags or {},
+            tags=mapping_of("tags", tags),
             overwrite=overwrite,
             objects=self._objects,
         )
         # Made before anything is sent, so that a meta_info it cannot hold is refused first.
-        target = self._target(handle, partition, {**proto_meta, **(meta_info or {})}, batch.specs)
+        meta = {**proto_meta, **mapping_of("meta_info", meta_info)}
+        target = self._target(handle, partition, meta, batch.specs)
         if handle is None:
             batch = replace(batch, tags={**batch.tags, SITE_TAG: put_site()})
         put = Put(

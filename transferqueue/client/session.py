@@ -13,12 +13,14 @@ from transferqueue.client.local_memory import arena_within_reach
 from transferqueue.config import Transport
 from transferqueue.errors import (
     ConfigError,
+    InvalidInput,
     Malformed,
     NoService,
     RowsLost,
     TransferQueueError,
     WrongService,
 )
+from transferqueue.handle import BatchHandle
 from transferqueue.net.calls import GRACE_S, Call, Channel, Flow, Outcome, raise_first
 from transferqueue.wire import ops
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
     from transferqueue.backends.arena_address import ArenaAddress
     from transferqueue.client.local_memory import LocalMemory
-    from transferqueue.handle import BatchHandle
     from transferqueue.wire.format import Buffer, Message
 
 _IPC = "ipc://"
@@ -55,6 +56,11 @@ def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Tra
     for endpoint in endpoints:
         if endpoint.startswith("tcp://"):
             return endpoint
+    if same_host and transport is Transport.TCP:
+        raise ConfigError(
+            "transport='tcp', but the service listens for clients of this host only; start it with "
+            "tq.serve(host=...), or connect with transport='auto'"
+        )
     raise NoService([f"{endpoint} (not on this host)" for endpoint in endpoints])
 
 
@@ -105,7 +111,11 @@ class Session:
         return max(configured, min(s.budget_bytes for s in self._shards.values()) // 4)
 
     def check(self, handle: BatchHandle) -> None:
-        """WrongService for a handle that another service made."""
+        """WrongService for a handle that another service made, InvalidInput for no handle."""
+        if not isinstance(handle, BatchHandle):
+            raise InvalidInput(
+                f"handle takes a BatchHandle, as put() returns it, got a {type(handle).__name__}"
+            )
         if handle.service_id != self.service_id:
             raise WrongService(handle.service_id, self.service_id)
 

@@ -16,6 +16,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
 from transferqueue.errors import ColumnsDiffer, FieldSpecMismatch
 from transferqueue.view import jagged, objects
+from transferqueue.wire.tensors import pick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -56,7 +57,7 @@ def _take(name: str, column: Any, rows: torch.Tensor, memo: jagged.OffsetsMemo) 
         jagged.check_layout(name, column)
         return jagged.take_rows(column, rows, memo)
     if isinstance(column, torch.Tensor):
-        return column.index_select(0, rows.to(column.device))
+        return pick(column, 0, rows.to(column.device))
     return column[rows]  # a nested TensorDict or tensordict's wrapper of plain objects
 
 

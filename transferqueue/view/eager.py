@@ -200,8 +200,13 @@ class EagerColumns:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Own columns: tensors are cloned as they are, not taken through a pickle."""
+        batch = self.batch
+        if batch is not None:  # column by column: tensordict's own clone cannot do uint16
+            batch = columns.map_columns(
+                batch, lambda _, column: column.clone(), columns.num_rows(batch)
+            )
         return self._new(
-            None if self.batch is None else self.batch.clone(),
+            batch,
             copy.deepcopy(self.non_tensor_batch, memo),
             copy.deepcopy(self.meta_info, memo),
         )

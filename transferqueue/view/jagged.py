@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from transferqueue.errors import FieldSpecMismatch, UnsupportedTensor
+from transferqueue.wire.tensors import pick
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +78,7 @@ def take_rows(column: Jagged, rows: torch.Tensor, memo: OffsetsMemo) -> Jagged:
     if (key := _key(column)) not in memo:
         memo[key] = _cells_of_rows(column, rows.to(column.offsets().device))
     cells, offsets = memo[key]
-    return build(column.values().index_select(dim, cells), offsets, dim)
+    return build(pick(column.values(), dim, cells), offsets, dim)
 
 
 def _cells_of_rows(column: Jagged, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -170,50 +170,53 @@ class Regroup:
     __slots__ = ("_groups",)
 
     def __init__(self) -> None:
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[Group, Group] = {}
 
     def join(self, old: LazyColumn, new: LazyColumn) -> None:
         if old.group is not None and new.value is None:
-            self._groups.setdefault(id(old.group), Group()).add(new)
+            self._groups.setdefault(old.group, Group()).add(new)
 
 
 class RowMemo:
-    """Which rows one operation takes, and what it made of each object that columns share."""
+    """Which rows one operation takes, and what it made of each object that columns share.
+
+    It holds the objects, not their ids: the columns of an ordinary TensorDict are made when they
+    are asked for, and the id of one that is gone soon belongs to another.
+    """
 
     __slots__ = ("_made", "_regroup", "_samples", "_shown", "_values", "rows")
 
     def __init__(self, rows: slice | RowIndex) -> None:
         self.rows = rows
         self._regroup = Regroup()
-        self._samples: dict[int, Samples] = {}
-        self._made: dict[int, LazyColumn] = {}
-        self._shown: set[int] = set()
-        self._values: dict[int, list[Any]] = {}
+        self._samples: dict[Samples, Samples] = {}
+        self._made: dict[LazyColumn, LazyColumn] = {}
+        self._shown: set[LazyColumn] = set()
+        self._values: dict[LazyColumn, list[Any]] = {}
 
     def give(self, column: LazyColumn, value: Any) -> None:
         """The rows of a value that is here, taken already: once for each time it is shown."""
-        self._values.setdefault(id(column), []).append(value)
+        self._values.setdefault(column, []).append(value)
 
     def column(self, column: LazyColumn) -> LazyColumn:
         """The column of the rows, for a batch to show. A batch that shows one column under two
         names gets two, as an eager one gets two copies."""
-        key = id(column)
-        made = self._make(column) if key in self._shown else self.part(column)
-        self._shown.add(key)
+        made = self._make(column) if column in self._shown else self.part(column)
+        self._shown.add(column)
         return made
 
     def part(self, column: LazyColumn) -> LazyColumn:
         """The column of the rows, for others to be computed from: the one that is shown, if it
         is."""
-        made = self._made.get(id(column))
+        made = self._made.get(column)
         if made is None:
-            made = self._made[id(column)] = self._make(column)
+            made = self._made[column] = self._make(column)
         return made
 
     def _make(self, column: LazyColumn) -> LazyColumn:
         value = column.value
         if value is not None:
-            given = self._values.get(id(column))
+            given = self._values.get(column)
             value = given.pop() if given else take_value(value, self.rows)
         source = None if column.source is None else column.source.take(self)
         made = column.with_source(source, value)
@@ -222,9 +225,9 @@ class RowMemo:
         return made
 
     def samples(self, samples: Samples) -> Samples:
-        made = self._samples.get(id(samples))
+        made = self._samples.get(samples)
         if made is None:
-            made = self._samples[id(samples)] = samples.take(self.rows)
+            made = self._samples[samples] = samples.take(self.rows)
         return made
 
     @property

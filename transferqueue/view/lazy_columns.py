@@ -287,14 +287,15 @@ class LazyColumns(EagerColumns):
         """Own columns; what is not here is not fetched for it."""
 
         rows = RowMemo(slice(0, len(self), 1))
-        for column in [*self._tensor_columns().values(), *self._array_columns().values()]:
+        tensors, arrays = self._tensor_columns(), self._array_columns()
+        for column in [*tensors.values(), *arrays.values()]:
             value = column.value
             if value is not None:
                 is_array = isinstance(value, np.ndarray)
                 rows.give(column, copy.deepcopy(value, memo) if is_array else value.clone())
         made = self._like(
-            {name: rows.column(column) for name, column in self._tensor_columns().items()},
-            {name: rows.column(column) for name, column in self._array_columns().items()},
+            {name: rows.column(column) for name, column in tensors.items()},
+            {name: rows.column(column) for name, column in arrays.items()},
             len(self),
             self._samples_of(rows),
         )

@@ -2,7 +2,8 @@
 
 A view keeps the client that made it. A pickle of it carries what `connect` needs to get one like
 it and no key: the process that unpickles finds the key as any client of its own does. It makes
-one client a service, at the first touch, and shares it among all views that came by pickle.
+one client a service, at the first touch, and shares it among all views that came by pickle. So
+does a forked process, a data loader's worker say, for the views that it inherited.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _IPC = "ipc://"
 class Connection:
     """A client of one service, or what it takes to have one."""
 
-    __slots__ = ("_arguments", "_awaited", "_blocking", "service_id")
+    __slots__ = ("_arguments", "_awaited", "_blocking", "_pid", "service_id")
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Connection:
         self._arguments = tuple(sorted(arguments.items()))
         self._blocking = blocking
         self._awaited = awaited
+        self._pid = os.getpid()
 
     @classmethod
     def of_client(cls, client: Client, operations: Operations) -> Connection:
@@ -62,19 +64,24 @@ class Connection:
 
     def client(self) -> Client:
         """A client whose calls block. The first call may connect, with `connect`'s errors."""
-        if self._blocking is not None:
+        if self._blocking is not None and self._is_mine:
             return self._blocking
         return _process_clients.get(self.service_id, self._arguments)
 
+    @property
+    def _is_mine(self) -> bool:
+        """Whether this process, not one that it was forked from, made the client given."""
+        return self._pid == os.getpid()
+
     async def get_columns(self, handle: BatchHandle, fields: Sequence[str]) -> Columns:
         """As `Client.get_columns`, awaited, whichever client there is."""
-        if self._awaited is not None:
+        if self._awaited is not None and self._is_mine:
             return await self._awaited.get_columns(handle, fields=fields)
         return await asyncio.to_thread(self.client().get_columns, handle, fields=fields)
 
     async def put(self, columns: Columns, handle: BatchHandle, *, overwrite: bool) -> BatchHandle:
         """As `Client.put`, awaited, whichever client there is."""
-        if self._awaited is not None:
+        if self._awaited is not None and self._is_mine:
             return await self._awaited.put(columns, handle=handle, overwrite=overwrite)
         put = self.client().put
         return await asyncio.to_thread(put, columns, handle=handle, overwrite=overwrite)
@@ -88,16 +95,23 @@ class _ProcessClients:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._watches_forks = False
         self._clients: dict[tuple[Any, ...], Client] = {}
 
     def get(self, service_id: str, arguments: tuple[tuple[str, Any], ...]) -> Client:
         key = (os.getpid(), service_id, arguments)  # sockets do not survive a fork
         with self._lock:
+            if not self._watches_forks:  # a thread that does not live on may hold the lock
+                os.register_at_fork(after_in_child=self._renew_lock)
+                self._watches_forks = True
             if not self._clients:
                 atexit.register(self.close)
             if key not in self._clients:
                 self._clients[key] = _connect(service_id, dict(arguments))
             return self._clients[key]
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         with self._lock:

@@ -54,8 +54,8 @@ class Join:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = sizes
-        self._samples: dict[tuple[int, ...], Samples] = {}
-        self._parts: dict[tuple[int, ...], LazyColumn] = {}
+        self._samples: dict[tuple[Samples, ...], Samples] = {}
+        self._parts: dict[tuple[LazyColumn, ...], LazyColumn] = {}
 
     def columns(self, parts: Sequence[Columns]) -> dict[str, LazyColumn]:
         """All rows. ``ColumnsDiffer`` and ``FieldSpecMismatch`` as of an eager concat, but that
@@ -96,7 +96,7 @@ class Join:
 
     def _part(self, columns: Sequence[LazyColumn]) -> LazyColumn:
         """What a computed column is computed from: one object for all that are computed from it."""
-        key = tuple(id(column) for column in columns)
+        key = tuple(columns)
         if key not in self._parts:
             here = all(column.value is not None for column in columns)
             value = cat_values([column.value for column in columns]) if here else None
@@ -105,7 +105,7 @@ class Join:
 
     def samples(self, parts: Sequence[Samples]) -> Samples:
         """One object for all columns whose parts are the same objects."""
-        key = tuple(id(part) for part in parts)
+        key = tuple(parts)
         if key not in self._samples:
             self._samples[key] = Samples.join(parts)
         return self._samples[key]

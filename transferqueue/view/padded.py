@@ -14,6 +14,7 @@ import torch
 
 from transferqueue.errors import InvalidInput, UnsupportedTensor
 from transferqueue.view import jagged
+from transferqueue.wire.tensors import pick
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,7 +93,7 @@ def unpad_all(
         value = (values or {}).get(name, 0)
         if value is not None:
             _refuse_other_padding(name, steps, wanted, value)
-        kept = _picked(steps.flatten(0, 1), cells)  # [T, ...]
+        kept = pick(steps.flatten(0, 1), 0, cells)  # [T, ...]
         result[name] = jagged.build(kept.movedim(0, dim), offsets, dim)
     return result
 
@@ -157,10 +158,6 @@ def _filled(ragged: jagged.Jagged, cells: Tensor, width: int, value: float) -> T
     _as_integers(rectangle).index_copy_(0, cells, _as_integers(steps))
     padded: Tensor = rectangle.unflatten(0, (num_rows, width)).movedim(1, dim + 1)
     return padded
-
-
-def _picked(steps: Tensor, cells: Tensor) -> Tensor:
-    return _as_integers(steps).index_select(0, cells).view(steps.dtype)
 
 
 def _as_integers(steps: Tensor) -> Tensor:

@@ -62,6 +62,22 @@ def tensor_from_bytes(payload: Bytes, dtype: str, shape: tuple[int, ...]) -> tor
     return torch.from_numpy(payload).view(torch_dtype).view(shape)
 
 
+def pick(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    """A copy of the positions ``index`` (int64 [n], of the tensor's device) along ``dim``."""
+    signed = _SIGNED.get(tensor.dtype)
+    if signed is None:
+        return tensor.index_select(dim, index)
+    return tensor.view(signed).index_select(dim, index).view(tensor.dtype)
+
+
+_SIGNED: Final = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+"""torch 2.13 cannot ``index_select`` a one-dimensional tensor of these; of the same bits it can."""
+
+
 def refuse_unless_plain(tensor: torch.Tensor) -> None:
     """Raise `CannotCarry`, with the way out, unless it is strided memory of a known dtype."""
     if tensor.is_quantized:

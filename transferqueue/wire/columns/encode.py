@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def _encode_array(field: str, array: np.ndarray[Any, Any], objects: ObjectPolicy
     if array.ndim == 0:
         raise UnsupportedTensor(field, "an array without rows", "its first dimension is the rows")
     if array.dtype == object:
-        rows = array if array.ndim == 1 else array.reshape(len(array), -1)
+        rows = array if array.ndim == 1 else array.reshape(len(array), math.prod(array.shape[1:]))
         return encode_objects(field, rows.tolist(), array.shape[1:], objects)
     if not is_array_dtype(array.dtype):
         raise UnsupportedTensor(

@@ -7,6 +7,7 @@ goes row by row. All paths write the same cells, so any path reads what another 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -156,7 +157,7 @@ def _read_row_by_row(
 def _spread(rows: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Rows that are each the items of one more-dimensional row."""
     spread = np.full((len(rows), *shape), None, dtype=object)
-    flat = spread.reshape(len(rows), -1)
+    flat = spread.reshape(len(rows), math.prod(shape))  # of 0 rows -1 says nothing
     for row, items in enumerate(rows.tolist()):
         if items is None:
             continue

@@ -14,7 +14,7 @@ import torch
 
 from transferqueue.fields import VARIES, FieldSpec
 from transferqueue.wire.columns.encoded import EncodedColumn
-from transferqueue.wire.tensors import Bytes, dtype_name, tensor_bytes, tensor_from_bytes
+from transferqueue.wire.tensors import Bytes, dtype_name, pick, tensor_bytes, tensor_from_bytes
 
 Lengths = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -54,7 +54,7 @@ def _only_rows(steps: torch.Tensor, starts: Lengths, lengths: Lengths) -> torch.
         return steps[int(starts[0]) : int(ends[-1])]
     index = np.arange(int(lengths.sum()), dtype=np.int64)
     index += np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-    return steps.index_select(0, torch.from_numpy(index).to(steps.device))
+    return pick(steps, 0, torch.from_numpy(index).to(steps.device))
 
 
 def decode_jagged(spec: FieldSpec, payload: Bytes, lengths: Lengths, num_rows: int) -> torch.Tensor:
