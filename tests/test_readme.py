@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -25,6 +26,21 @@ def test_the_quick_start_runs_as_it_is_printed() -> None:
         [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_worker_runs_as_it_is_printed(tmp_path: Path) -> None:
+    program = tmp_path / "worker.py"
+    program.write_text(block("worker"))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([10, 128])" in done.stdout
+    assert "through the controller" in done.stdout
 
 
 def test_each_command_is_one_line_that_makes_its_own_environment() -> None:

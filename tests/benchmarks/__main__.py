@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.benchmarks import machine
 from tests.benchmarks.catalogue import WORKLOADS
 from tests.benchmarks.environment import Environments
+from tests.benchmarks.markdown import markdown
 from tests.benchmarks.report import Report
 from tests.benchmarks.stage import Stage
 from tests.benchmarks.table import print_report
@@ -31,6 +32,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
         "--quick", action="store_true", help="small batches and few rounds: whether it runs at all"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write tables for a page")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the times")
     return parser.parse_args(arguments)
 
@@ -63,6 +65,8 @@ def main(arguments: list[str]) -> int:
     print_report(report, titles)
     if chosen.json:
         chosen.json.write_text(json.dumps(report.to_plain(), indent=1))
+    if chosen.markdown:
+        chosen.markdown.write_text(markdown(report, titles))
     if chosen.plot:
         from tests.benchmarks.plot import save_plot
 

@@ -34,6 +34,22 @@ def test_status_tells_what_the_service_holds() -> None:
         assert "train" in table.stdout
 
 
+def test_bench_measures_what_it_is_asked_for() -> None:
+    with tq.serve(budget_bytes=64 << 20) as service:
+        asked = ("--address", service.address, "--transport", "shm", "--transport", "ipc")
+        shown = run("bench", *asked, "--size-kib", "12", "--seconds", "0.2", "--json")
+        assert shown.returncode == 0, shown.stderr
+        results = json.loads(shown.stdout)
+        assert [(r["transport"], r["operation"]) for r in results] == [
+            (transport, operation)
+            for transport in ("shm", "ipc")
+            for operation in ("put", "get", "get + read")
+        ]
+        assert all(r["p50_s"] > 0 and r["num_bytes"] >= 12 << 10 for r in results)
+        table = run("bench", *asked, "--seconds", "0.1", "--size-kib", "12")
+        assert "get + read" in table.stdout
+
+
 def test_no_service_is_exit_status_3(tmp_path: Path) -> None:
     missing = run("status", "--address", f"ipc://{tmp_path}/none", "--timeout-s", "0.2")
     assert missing.returncode == 3

@@ -94,6 +94,44 @@ def status(address: str | None, as_json: bool, timeout_s: float) -> None:  # noq
         _print_status(report)
 
 
+@main.command()
+@click.option("--address", help="Of the service; default: $TRANSFERQUEUE_ADDRESS, or one found.")
+@click.option(
+    "--transport",
+    "transports",
+    multiple=True,
+    type=click.Choice(["auto", "shm", "ipc", "tcp"]),
+    default=["auto"],
+    show_default=True,
+    help="How to reach the shards; may be given several times.",
+)
+@click.option(
+    "--size-kib", "sizes_kib", multiple=True, type=click.IntRange(min=1), help="Bytes of a batch."
+)
+@click.option("--seconds", default=2.0, show_default=True, help="For each size and transport.")
+@click.option("--json", "as_json", is_flag=True, help="Every number, as JSON.")
+def bench(
+    address: str | None,
+    transports: tuple[str, ...],
+    sizes_kib: tuple[int, ...],
+    seconds: float,
+    as_json: bool,  # noqa: FBT001 - click's
+) -> None:
+    """How fast a service is from here: latency and throughput of put, get and read."""
+    from transferqueue.service.bench import DEFAULT_SIZES, measure, print_results
+
+    results = measure(
+        address or _found_address(),
+        transports=transports,
+        sizes=[size << 10 for size in sizes_kib] or DEFAULT_SIZES,
+        seconds_each=seconds,
+    )
+    if as_json:
+        click.echo(json.dumps([result.to_plain() for result in results], indent=2))
+    else:
+        print_results(results)
+
+
 def _found_address() -> str | None:
     """The only running service of this user on this host, if there is just one."""
     from transferqueue.config import address_from_environment
