@@ -111,7 +111,8 @@ def test_a_view_in_a_forked_process_connects_for_itself(client: tq.Client) -> No
     view.prefetch(["y"])
 
     def touch_it() -> int:
-        view.batch["z"] = view.batch["x"] + view.batch["y"][:, None]
+        both = view.batch["x"].numpy() + view.batch["y"].numpy()[:, None]
+        view.batch["z"] = torch.from_numpy(both)  # torch's own threads do not survive a fork
         return int(client.service_id == view.push().service_id)
 
     assert Child(touch_it).result() == 1

@@ -63,6 +63,24 @@ def test_copies_and_rows_of_an_assigned_batch_keep_each_column_under_its_name(
             assert [int(batch.non_tensor_batch[f"a{name}"][0]) for name in names] == [*range(12)]
 
 
+@pytest.mark.parametrize("column", [[1] * 6, torch.arange(6), "abcdef", np.arange(5)], ids=type)
+def test_an_assigned_column_that_is_no_array_of_the_rows_is_refused_by_every_row_operation(
+    view: LazyDataProto, column: Any
+) -> None:
+    view.non_tensor_batch["acc"] = column
+    for operation in (
+        lambda: view[:2],
+        lambda: view[[0, 1]],
+        lambda: view.chunk(2),
+        lambda: view.repeat(2),
+        lambda: view.padding(1),
+        lambda: DataProto.concat([view, view]),
+    ):
+        with pytest.raises(BatchInconsistent, match=r"non_tensor_batch\['acc'\]"):
+            operation()
+    assert view.non_tensor_batch["acc"] is column
+
+
 def test_making_a_view_asks_the_service_for_nothing(
     client: FakeClient, view: LazyDataProto
 ) -> None:

@@ -68,7 +68,9 @@ class Client:
         Returns the handle of the samples; with ``handle``, that one with the new fields. All of
         the put is stored or none of it: a bad column, a field that is there already
         (``FieldExists``; ``overwrite=True`` writes a new version), a cleared row (``RowsGone``) or
-        no space within the deadline (``StorageFull``) leave nothing behind.
+        no space within the deadline (``StorageFull``) leave nothing behind. While a new version is
+        written, a get sees every row whole, old or new, and all rows of one shard alike; of rows
+        that lie on several shards, some may be new before the others.
         """
         return self._run(
             self._ops.data.put(

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 def check_consistent(batch: Any, arrays: Mapping[str, Any]) -> None:
     """One batch dimension, as long in every column; see ``DataProto.check_consistency``."""
-    num_rows = None if batch is None else _num_rows(batch)
+    check_arrays(arrays, None if batch is None else _num_rows(batch))
+
+
+def check_arrays(arrays: Mapping[str, Any], num_rows: int | None) -> None:
+    """Arrays alone, of ``num_rows``; ``None``: of as many as the first has."""
     for name, column in arrays.items():
         if not isinstance(column, np.ndarray) or column.ndim == 0:
             raise BatchInconsistent(

@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from transferqueue.errors import BatchInconsistent
 from transferqueue.view import lazy_rows, lazy_state
 from transferqueue.view.columns import map_columns
-from transferqueue.view.consistency import check_consistent
+from transferqueue.view.consistency import check_arrays, check_consistent
 from transferqueue.view.eager import EagerColumns
 from transferqueue.view.item import DataProtoItem
 from transferqueue.view.lazy_column import LazyColumn, Regroup, RowMemo
@@ -158,7 +158,16 @@ class LazyColumns(EagerColumns):
 
     # ---- other rows
 
+    def _check_assigned(self) -> None:
+        """Refuse arrays that the caller put here and that are none, or not as long as the rest:
+        an eager batch does when it makes the result."""
+        arrays = self._array_columns()
+        assigned = {name: one.value for name, one in arrays.items() if one.source is None}
+        if assigned:
+            check_arrays(assigned, None if self.batch is None else len(self))
+
     def _take(self, rows: RowSlice | RowIndex) -> Self:
+        self._check_assigned()
         memo, num_rows = RowMemo(rows), len(self)
         return self._like(
             lazy_rows.take(self._tensor_columns(), memo, num_rows),
@@ -168,6 +177,7 @@ class LazyColumns(EagerColumns):
         )
 
     def _cut(self, bounds: Sequence[int]) -> list[Self]:
+        self._check_assigned()
         memos = [RowMemo(run) for run in lazy_rows.runs_between(bounds)]
         tensors = lazy_rows.cut(self._tensor_columns(), bounds, memos)
         arrays = lazy_rows.cut(self._array_columns(), bounds, memos)
@@ -192,6 +202,11 @@ class LazyColumns(EagerColumns):
     @classmethod
     def _cat(cls, parts: Sequence[Any], meta_info: dict[str, Any]) -> Self:
         """All rows, of views and eager batches alike."""
+        for part in parts:
+            if isinstance(part, LazyColumns):
+                part._check_assigned()
+            else:
+                part.check_consistency()
         sizes = [len(part) for part in parts]
         join = lazy_rows.Join(sizes)
         tensors = join.columns([columns_of_batch(part.batch) for part in parts])
