@@ -20,7 +20,7 @@ import transferqueue as tq
 from tests.e2e import generations
 from tests.e2e.test_faults import program
 from tests.recovery.shard_in_process import wait_until
-from transferqueue.errors import NotReady
+from transferqueue.errors import NotReady, ServiceUnreachable
 from transferqueue.net.calls import RESUME, UNKNOWN
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayWriter
@@ -211,10 +211,17 @@ class Consumer:
             while not crew.stopping.is_set():
                 turn += 1
                 try:
+                    # Nobody may hear of a claim that is granted at the very end of its deadline,
+                    # with the coordinator killed then: its samples come again with the lease.
                     claim = client.claim(
-                        task=self._task, partition="p", fields=["number"], n=4, timeout_s=0.5
+                        task=self._task,
+                        partition="p",
+                        fields=["number"],
+                        n=4,
+                        timeout_s=0.5,
+                        lease_s=5,
                     )
-                except NotReady:
+                except (NotReady, ServiceUnreachable):
                     continue
                 numbers = client.get_columns(claim.handle, fields=["number"])["number"].tolist()
                 if turn % 5 == 0:

@@ -8,9 +8,11 @@ point of any thread, so it only puts a number on a reentrant queue.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import threading
+import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -42,6 +44,10 @@ not answer are told again."""
 
 ANSWER_S = 0.5
 """How long a shard has to answer that it knows of the end of leases."""
+
+GIVE_UP_S = 5.0
+"""For how long a client that was closed tells a shard that does not answer. What it does not hear of
+it takes back when this process ends."""
 
 MAX_UNTOLD = 65_536
 """Leases of one shard, the newest, that it is told of when it is back."""
@@ -168,6 +174,7 @@ class LeaseReturns:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._give_up_s = math.inf
 
     def lease(self, reader: ShmReader, endpoint: str, lease_id: int) -> Lease:
         with self._lock:
@@ -186,6 +193,7 @@ class LeaseReturns:
         """End the thread when the last lease has come back and its shard knows."""
         with self._lock:
             self._closing = True
+            self._give_up_s = time.monotonic() + GIVE_UP_S
             thread, is_idle = self._thread, self._forks.num_live == 0 and not self._untold
         self._ended.put(None)
         if thread is not None and is_idle:
@@ -235,7 +243,8 @@ class LeaseReturns:
         calls = [_release(endpoint, lease_ids) for endpoint, lease_ids in untold.items()]
         outcomes = run_blocking(channels.exchange(calls, timeout_s=ANSWER_S)) if calls else []
         for call, outcome in zip(calls, outcomes, strict=True):
-            if isinstance(outcome, ServiceUnreachable) and _may_come_back(call.endpoint):
+            is_untold = isinstance(outcome, ServiceUnreachable) and _may_come_back(call.endpoint)
+            if is_untold and time.monotonic() < self._give_up_s:
                 self._untold[call.endpoint] = untold[call.endpoint][-MAX_UNTOLD:]
 
 
