@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GRACE_S = 8.0
-"""Reaping a closed socket or an ended process takes a moment, and a client that was closed gives its
-leases back for a while to a shard that does not answer."""
+"""Reaping a closed socket or an ended process takes a moment, and a client that was closed gives
+its leases back for a while to a shard that does not answer."""
 
 
 def _open_files() -> Counter[str]:

@@ -46,8 +46,8 @@ ANSWER_S = 0.5
 """How long a shard has to answer that it knows of the end of leases."""
 
 GIVE_UP_S = 5.0
-"""For how long a client that was closed tells a shard that does not answer. What it does not hear of
-it takes back when this process ends."""
+"""For how long a client that was closed tells a shard that does not answer. What it does not hear
+of it takes back when this process ends."""
 
 MAX_UNTOLD = 65_536
 """Leases of one shard, the newest, that it is told of when it is back."""
