@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -17,6 +18,10 @@ import zmq
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a shell: children would never hear of Ctrl-C either.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GRACE_S = 8.0
 """Reaping a closed socket or an ended process takes a moment, and a client that was closed gives
