@@ -256,8 +256,12 @@ def test_the_algebra_does_no_python_work_per_row() -> None:
             gc.enable()
         return count
 
-    calls(1000)
-    assert calls(1_000) == calls(100_000)
+    def fewest(num_rows: int) -> int:
+        # A finalizer of something that an earlier test left may run in between: it only adds.
+        return min(calls(num_rows) for _ in range(5))
+
+    fewest(1_000)
+    assert fewest(1_000) == fewest(100_000)
 
 
 @given(st.binary(max_size=300))
