@@ -358,10 +358,6 @@ def test_a_lease_that_ended_while_its_shard_was_away_is_given_back(service: tq.S
         wait_until(lambda: not any(s["used_bytes"] for s in client.status()["shards"]), 10)
 
 
-@pytest.mark.skip(
-    reason="open fault: about one run in four a shard that was killed during overwrites comes back "
-    "with two puts mixed in a column (FieldSpecMismatch), or clears a cell twice"
-)
 def test_no_reader_ever_sees_another_generation_over_restarts(service: tq.Service) -> None:
     counts: list[dict[str, int]] = []
 

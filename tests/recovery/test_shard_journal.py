@@ -47,7 +47,7 @@ def account_of(store: Store) -> dict[str, Any]:
         "rows": {name: table.uids().tolist() for name, table in store.partitions.items()},
         "cells": cells_of(store),
         "leases": {
-            lease_id: sorted(slabs.address[ids][slabs.extent_bytes[ids] > 0].tolist())
+            lease_id: sorted(np.stack([slabs.put_id[ids], slabs.place[ids]], axis=1).tolist())
             for lease_id, _, ids in store.leases.each()
         },
         "held": store.leases.held_bytes,

@@ -31,6 +31,8 @@ def add_slab(table: SlabTable, address: int, rows: int, unit: int, padding: int 
         unit_bytes=ints(unit),
         num_rows=ints(rows),
         spec_id=ids(0),
+        put_id=ints(1),
+        place=ids(0),
     )
     return int(slab[0])
 
@@ -230,6 +232,8 @@ class NoReaderSeesAnotherGeneration(RuleBasedStateMachine):
                 unit_bytes=ints(unit),
                 num_rows=ints(len(sizes)),
                 spec_id=ids(0),
+                put_id=ints(1),
+                place=ids(0),
             )[0]
         )
         self.generation += 1

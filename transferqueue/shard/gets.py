@@ -181,8 +181,7 @@ class Gets:
             return again
         lease_id = self._store.pin(reader, held, time.monotonic())
         if mapped:
-            slabs = self._store.slabs_of(lease_id)
-            self._journal.leased(lease_id, reader, slabs, request.key)
+            self._journal.leased(lease_id, reader, self._store, request.key)
         if streamed:
             runs = [column.runs for column in held]
             self._outgoing[lease_id] = _HeldGet(reader=reader, get=OutgoingGet(runs))

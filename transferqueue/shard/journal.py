@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from transferqueue.journal.file import JournalFile
     from transferqueue.net.server import Request
-    from transferqueue.shard.store import Reservation
+    from transferqueue.shard.store import Reservation, Store
     from transferqueue.wire.format import Buffer
 
     Key = tuple[bytes, int]
@@ -147,12 +147,10 @@ class ShardJournal:
         """A process that leases and lent space are held for."""
         self._write(Record(kind=PEER, body={"peer": key, "process": dict(process)}))
 
-    def leased(self, lease_id: int, reader: str, addresses: np.ndarray, key: Key) -> None:
-        """A process maps these slabs, named by where they begin."""
-        if self._file is None:
-            return
-        body = {"id": lease_id, "reader": reader, "at": addresses.tolist(), "key": list(key)}
-        self._write(Record(kind=LEASE, body=body))
+    def leased(self, lease_id: int, reader: str, store: Store, key: Key) -> None:
+        """A process maps the slabs of this lease."""
+        if self._file is not None:
+            self._write(lease_record(store, lease_id, reader, key))
 
     def released(self, reader: str, lease_ids: Sequence[int]) -> None:
         self._write(Record(kind=RELEASE, body={"reader": reader, "ids": list(lease_ids)}))
@@ -234,6 +232,19 @@ class ShardJournal:
             _log.warning("no room in the journal: %s", error)
             self._is_behind = True
         self._num_records += 1
+
+
+def lease_record(store: Store, lease_id: int, reader: str, key: Key | None) -> Record:
+    """A lease that is live; ``key``: of the get that it answers. Slabs are named by their puts."""
+    ids, slabs = store.leases.slabs_of(lease_id), store.slabs
+    body = {
+        "id": lease_id,
+        "reader": reader,
+        "puts": slabs.put_id[ids].tolist(),
+        "places": slabs.place[ids].tolist(),
+        "key": None if key is None else list(key),
+    }
+    return Record(kind=LEASE, body=body)
 
 
 def _put_record(

@@ -86,7 +86,8 @@ class Leases:
         self._next_lease_id = first_lease_id
 
     def restore(self, lease_id: int, reader: str, slab_ids: Int32s, now_s: float) -> None:
-        """A lease that an earlier process gave; its slabs are in use."""
+        """A lease that an earlier process gave. ``ValueError`` unless its slabs are in use."""
+        self._check_used(slab_ids)
         self._slabs.pins[slab_ids] += 1
         self._leases[lease_id] = _Lease(reader, slab_ids, now_s)
         self._of_reader.setdefault(reader, set()).add(lease_id)
@@ -118,15 +119,18 @@ class Leases:
         Lease ids are never reused. The ids must be in use.
         """
         unique = np.unique(slab_ids).astype(np.int32)
-        if len(unique) and not self._slabs.num_rows[unique].all():
-            dead = unique[self._slabs.num_rows[unique] == 0]
-            raise ValueError(f"slabs {dead[:5].tolist()} are not in use")
+        self._check_used(unique)
         self._slabs.pins[unique] += 1
         lease_id = self._next_lease_id
         self._next_lease_id += 1
         self._leases[lease_id] = _Lease(reader, unique, now_s)
         self._of_reader.setdefault(reader, set()).add(lease_id)
         return lease_id
+
+    def _check_used(self, slab_ids: Int32s) -> None:
+        dead = slab_ids[self._slabs.num_rows[slab_ids] == 0]
+        if len(dead):
+            raise ValueError(f"slabs {dead[:5].tolist()} are not in use")
 
     def release(self, reader: str, lease_ids: Iterable[int]) -> FreedRanges:
         """End leases. Returns what came free: cleared cells of slabs that nobody pins now.

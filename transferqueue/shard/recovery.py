@@ -61,7 +61,8 @@ class Recovery:
         self.leases_of: dict[Key, tuple[str, int]] = {}
         """The lease that the answer to a get lent: reader and number."""
         self._tagged: list[tuple[str, np.ndarray, dict[str, Any]]] = []
-        self._slab_at: dict[int, int] = {}
+        self._slab_named: dict[tuple[int, int], int] = {}
+        """Put and place of a slab -> its id here."""
         self._slab_ids = np.empty(0, np.int32)  # of the snapshot, by their place in it
         self._apply: dict[str, Callable[[Record], None]] = {
             snapshot.HEAD: self._head,
@@ -159,6 +160,8 @@ class Recovery:
             unit_bytes=arrays.int64s(body["unit_bytes"]),
             num_rows=arrays.int64s(body["num_rows"]),
             spec_id=numbers[arrays.get(body["spec"])] if len(numbers) else _NO_SLABS,
+            put_id=arrays.int64s(body["put_id"]),
+            place=arrays.get(body["place"]),
         )
         slabs.live_rows[ids] = arrays.int64s(body["live_rows"])
         slabs.live_bytes[ids] = arrays.int64s(body["live_bytes"])
@@ -167,8 +170,8 @@ class Recovery:
 
     def _name(self, ids: np.ndarray) -> None:
         slabs = self.store.slabs
-        ids = ids[slabs.extent_bytes[ids] > 0]
-        self._slab_at.update(zip(slabs.address[ids].tolist(), ids.tolist(), strict=True))
+        names = zip(slabs.put_id[ids].tolist(), slabs.place[ids].tolist(), strict=True)
+        self._slab_named.update(zip(names, ids.tolist(), strict=True))
 
     def _rows(self, record: Record) -> None:
         arrays, body = ArrayReader(record.frames), record.body
@@ -246,7 +249,8 @@ class Recovery:
 
     def _lease(self, record: Record) -> None:
         body = record.body
-        ids = np.array([self._slab_at[at] for at in body["at"]], dtype=np.int32)
+        names = zip(body["puts"], body["places"], strict=True)
+        ids = np.array([self._slab_named[name] for name in names], dtype=np.int32)
         lease_id, reader = int(body["id"]), str(body["reader"])
         self.store.leases.restore(lease_id, reader, ids, 0.0)
         if body["key"] is not None:

@@ -39,6 +39,8 @@ class SlabTable:
         "live_rows",
         "num_rows",
         "pins",
+        "place",
+        "put_id",
         "spec_id",
         "unit_bytes",
     )
@@ -58,6 +60,11 @@ class SlabTable:
         self.pins: Int64s = np.zeros(_MIN_CAPACITY, np.int64)
         """Leases that hold the slab."""
         self.spec_id: Int32s = np.zeros(_MIN_CAPACITY, np.int32)
+        self.put_id: Int64s = np.zeros(_MIN_CAPACITY, np.int64)
+        """With ``place`` what names a slab for good, over restarts too. An id does not, and neither
+        does an address: where the first rows of one were cleared another may begin."""
+        self.place: Int32s = np.zeros(_MIN_CAPACITY, np.int32)
+        """Which of the columns of its put."""
         self._num_ids = 0
         self._free_ids: list[int] = []
 
@@ -77,6 +84,8 @@ class SlabTable:
         unit_bytes: Int64s,
         num_rows: Int64s,
         spec_id: Int32s,
+        put_id: Int64s,
+        place: Int32s,
     ) -> Int32s:
         """Enter slabs, one array element each, all rows live. Returns their ids, int32[slabs].
 
@@ -94,10 +103,13 @@ class SlabTable:
         self.held_bytes[ids] = 0
         self.pins[ids] = 0
         self.spec_id[ids] = spec_id
+        self.put_id[ids] = put_id
+        self.place[ids] = place
         return ids
 
     def recycle(self, slab_ids: Int32s) -> None:
         """Give ids back. The caller has seen that they have no live row and no pin."""
+        assert bool(self.num_rows[slab_ids].all()), "a slab ended twice"
         self.num_rows[slab_ids] = 0
         self._free_ids.extend(slab_ids.tolist())
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from transferqueue.journal.codes import write_runs, write_sizes
 from transferqueue.journal.records import Record
+from transferqueue.shard.journal import lease_record
 from transferqueue.uids import encode_uids
 from transferqueue.wire.arrays import ArrayWriter
 from transferqueue.wire.tags import write_tags
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 
     from transferqueue.shard.rows import RowTable
     from transferqueue.shard.store import Committed, Store
+
+_COLUMNS = (
+    "address",
+    "extent_bytes",
+    "unit_bytes",
+    "num_rows",
+    "live_rows",
+    "live_bytes",
+    "put_id",
+    "place",
+)
+"""Of a slab."""
 
 HEAD, SLABS, ROWS, HELD, ANSWERS, TAGGED = "head", "slabs", "rows", "held", "answers", "tagged"
 
@@ -55,10 +68,8 @@ def snapshot(
     for name, table in store.partitions.items():
         yield _rows(store, name, table, number_of)
     yield _held(store, [slabs for _, _, slabs in leases], number_of)
-    for lease_id, reader, slabs in leases:
-        at = store.slabs.address[slabs][store.slabs.extent_bytes[slabs] > 0]
-        body = {"id": lease_id, "reader": reader, "at": at.tolist(), "key": None}
-        yield Record(kind="lease", body=body)
+    for lease_id, reader, _ in leases:
+        yield lease_record(store, lease_id, reader, None)
     yield from puts
     yield Record(kind=ANSWERS, body={"answers": [[*key, *said] for key, said in answers.items()]})
     for committed in unsent:
@@ -96,7 +107,7 @@ def _slabs(store: Store, ids: np.ndarray) -> Record:
         "specs": [list(store.specs[spec_id].to_wire()) for spec_id in distinct.tolist()],
         "spec": arrays.add(index.astype(np.int32)),
     }
-    for name in ("address", "extent_bytes", "unit_bytes", "num_rows", "live_rows", "live_bytes"):
+    for name in _COLUMNS:
         body[name] = arrays.add(getattr(slabs, name)[ids])
     return Record(kind=SLABS, body=body, frames=arrays.frames)
 

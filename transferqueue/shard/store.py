@@ -135,7 +135,7 @@ class Store:
             put_id=put_id,
             plan=plan,
             writer=writer,
-            slab_ids=self._add_slabs(plan, addresses, extents),
+            slab_ids=self._add_slabs(put_id, plan, addresses, extents),
             addresses=addresses,
         )
         self._reservations[put_id] = reservation
@@ -243,13 +243,6 @@ class Store:
         slab_ids = [column.slab_ids for column in columns]
         return self.leases.acquire(reader, np.concatenate([_NO_SLABS, *slab_ids]), now_s)
 
-    def slabs_of(self, lease_id: int) -> np.ndarray:
-        """Where the slabs of a lease begin, those that take space: what names them over a
-        restart."""
-        ids = self.leases.slabs_of(lease_id)
-        at: np.ndarray = self.slabs.address[ids][self.slabs.extent_bytes[ids] > 0]
-        return at
-
     def release(self, reader: str, lease_ids: Sequence[int]) -> None:
         self._give_back(self.leases.release(reader, lease_ids))
 
@@ -344,7 +337,7 @@ class Store:
             table.unreserve(column.name, rows[found])
 
     def _add_slabs(
-        self, plan: PutPlan, addresses: np.ndarray, extent_bytes: np.ndarray
+        self, put_id: int, plan: PutPlan, addresses: np.ndarray, extent_bytes: np.ndarray
     ) -> np.ndarray:
         if plan.num_rows == 0:
             return _NO_SLABS
@@ -354,6 +347,8 @@ class Store:
             unit_bytes=np.array([c.spec.unit_bytes for c in plan.columns], dtype=np.int64),
             num_rows=np.full(len(plan.columns), plan.num_rows, dtype=np.int64),
             spec_id=np.array([self.specs.id_of(c.spec) for c in plan.columns], dtype=np.int32),
+            put_id=np.full(len(plan.columns), put_id, dtype=np.int64),
+            place=np.arange(len(plan.columns), dtype=np.int32),
         )
 
     def _cells_of(self, reservation: Reservation, index: int, column: ColumnPlan) -> Cells:
