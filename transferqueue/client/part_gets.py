@@ -75,6 +75,10 @@ class PartGet:
         self._answer = GetAnswer.read(answer.body, ArrayReader(answer.frames))
         self.columns = self._answer.columns
 
+    def let_go(self) -> None:
+        """The get has failed: what was mapped for it is nobody's."""
+        self._lease = None
+
     @property
     def is_streamed(self) -> bool:
         return self._stream_id is not None

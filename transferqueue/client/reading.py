@@ -65,14 +65,19 @@ class Get:
         parts = [PartGet(rows, self._caller) for rows in self._rows]
         calls = [self._call(part) for part in parts]
         outcomes = await self._caller.outcomes(calls, timeout_s=self._deadline.left_s())
+        joined: dict[str, JoinedColumn] = {}
         try:
             for part, outcome in zip(parts, outcomes, strict=True):
                 if not isinstance(outcome, TransferQueueError):
                     part.take(outcome)
             raise_first(outcomes)
-            joined = self._join(parts)
+            joined.update(self._join(parts))
             await self._stream(parts)
         except BaseException:
+            # The error keeps this frame, and that would keep what was mapped.
+            joined.clear()
+            for part in parts:
+                part.let_go()
             await self._caller.tell([part.done() for part in parts if part.is_streamed])
             raise
         return {field: self._expand(column.finish()) for field, column in joined.items()}
