@@ -23,9 +23,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a shell: children would never hear of Ctrl-C either.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-GRACE_S = 8.0
-"""Reaping a closed socket or an ended process takes a moment, and a client that was closed gives
-its leases back for a while to a shard that does not answer."""
+GRACE_S = 3.0
+"""Reaping a closed socket or an ended process takes a moment."""
 
 
 def _open_files() -> Counter[str]:

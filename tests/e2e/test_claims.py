@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import transferqueue as tq
+from tests.waiting import wait_until
 from transferqueue import errors
 
 if TYPE_CHECKING:
@@ -46,11 +47,8 @@ def rows(count: int, first: int = 0) -> dict[str, torch.Tensor]:
     return {"x": torch.arange(first, first + count)}
 
 
-def until(condition: Callable[[], object], timeout_s: float = 15.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come to pass"
-        time.sleep(0.01)
+def until(condition: Callable[[], object]) -> None:
+    wait_until(condition, timeout_s=15.0)
 
 
 def waiting_claims(client: tq.Client, partition: str) -> int:

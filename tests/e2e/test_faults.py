@@ -19,12 +19,13 @@ import torch
 
 import transferqueue as tq
 from tests.e2e import generations
+from tests.waiting import wait_until
 from transferqueue.errors import RowsGone, ServiceUnreachable, StorageFull
 from transferqueue.net.calls import Call, raise_first
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -91,13 +92,6 @@ def client(service: tq.Service) -> Iterator[tq.Client]:
 def shard(client: tq.Client) -> dict[str, Any]:
     status: dict[str, Any] = client.status()["shards"][0]
     return status
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "not within the time"
-        time.sleep(0.02)
 
 
 def hexed(handle: tq.BatchHandle) -> str:

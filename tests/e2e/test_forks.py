@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import transferqueue as tq
+from tests.waiting import wait_until
 from transferqueue.errors import ForkedClient
 from transferqueue.view.lazy_connection import close_process_clients
 
@@ -39,13 +40,6 @@ def client(service: tq.Service) -> Iterator[tq.Client]:
 def shard(client: tq.Client) -> dict[str, Any]:
     status: dict[str, Any] = client.status()["shards"][0]
     return status
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "not within the time"
-        time.sleep(0.02)
 
 
 class Child:

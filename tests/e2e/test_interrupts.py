@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,11 @@ import pytest
 import torch
 
 import transferqueue as tq
+from tests.waiting import wait_until
 from transferqueue.client import part_gets, part_puts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 MIB = 1 << 20
 
@@ -37,13 +37,6 @@ def client(service: tq.Service, request: pytest.FixtureRequest) -> Iterator[tq.C
 def shard(client: tq.Client) -> dict[str, Any]:
     status: dict[str, Any] = client.status()["shards"][0]
     return status
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "not within the time"
-        time.sleep(0.02)
 
 
 @contextmanager

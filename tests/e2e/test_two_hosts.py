@@ -15,9 +15,10 @@ import pytest
 import transferqueue as tq
 from tests.e2e.far_client import batch, digest
 from tests.e2e.two_hosts import NEAR, TwoHosts, reason_to_skip
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _REASON = reason_to_skip()
 pytestmark = [
@@ -85,13 +86,6 @@ def _line(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 def shard(client: tq.Client) -> dict[str, Any]:
     status: dict[str, Any] = client.status()["shards"][0]
     return status
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "not within the time"
-        time.sleep(0.05)
 
 
 def test_a_batch_comes_over_a_slow_and_lossy_link_as_it_was_put() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
+from tests.waiting import wait_until
 from transferqueue.errors import InvalidInput, RowsGone, ServiceUnreachable
 from transferqueue.net import calls, pending
 from transferqueue.net.async_channel import AsyncChannel
@@ -102,13 +103,6 @@ def ask(pool: SyncChannelPool, *asked: Call, timeout_s: float = 10.0) -> list[ca
     except StopIteration as stop:
         return stop.value
     raise AssertionError("suspended")
-
-
-def wait_until(condition: object, timeout_s: float = 5.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
 
 
 def test_frames_come_back_as_they_went(ipc: str, pool: SyncChannelPool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 import zmq
 
@@ -70,6 +71,7 @@ class Proxy:
         self._thread.join()
         for socket in (self._front, *self._backends.values()):
             socket.close(linger=0)
+        Path(self.endpoint.removeprefix("ipc://")).unlink()  # as a service that ends does
 
     # -- the thread -----------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +12,10 @@ from transferqueue.coordinator.server import CoordinatorServer
 from transferqueue.shard.server import ShardServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from transferqueue.coordinator.control_plane import ControlPlane
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "not within the time"
-        time.sleep(0.01)
 
 
 SERVICE_ID = "0123456789abcdef"

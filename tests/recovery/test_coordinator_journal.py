@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import transferqueue as tq
-from tests.recovery.shard_in_process import InProcess, in_process, wait_until
+from tests.recovery.shard_in_process import InProcess, in_process
+from tests.waiting import wait_until
 from transferqueue.coordinator.control_plane import ControlPlane
 from transferqueue.coordinator.replay import Replay
 from transferqueue.errors import (

@@ -12,7 +12,7 @@ import zmq
 
 import transferqueue as tq
 from tests.recovery.proxy import Fault, Proxy
-from tests.recovery.shard_in_process import wait_until
+from tests.waiting import wait_until
 from transferqueue.errors import AlreadyAcked, NotReady, RowsGone
 from transferqueue.wire import ops
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tests.recovery.shard_in_process import in_process, wait_until
+from tests.recovery.shard_in_process import in_process
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

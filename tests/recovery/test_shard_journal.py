@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.recovery.shard_in_process import InProcess, in_process, wait_until
+from tests.recovery.shard_in_process import InProcess, in_process
+from tests.waiting import wait_until
 from transferqueue.errors import FieldSpecMismatch, RowsGone, RowsLost, StorageFull
 from transferqueue.journal.file import read_journal
 from transferqueue.shard.allocator import RangeAllocator

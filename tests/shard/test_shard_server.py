@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zmq
 
+from tests.waiting import wait_until
 from transferqueue.errors import RowsGone, StorageFull, TransferExpired, TransferQueueError
 from transferqueue.net.calls import CANCEL, RESUME
 from transferqueue.shard import deadlines, gets, puts
@@ -28,7 +29,7 @@ from transferqueue.wire.format import (
 from transferqueue.wire.get import GetAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 BUDGET = 64 << 20
@@ -152,13 +153,6 @@ def large_put(peer: Peer, content: np.ndarray, num_rows: int = 4) -> np.ndarray:
 
 def random_bytes(count: int) -> np.ndarray:
     return np.random.default_rng(count).integers(0, 256, count, dtype=np.uint8)
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "not within the time"
-        time.sleep(0.01)
 
 
 # -- puts in chunks -------------------------------------------------------------------------------
