@@ -23,9 +23,13 @@ HEAD, PARTITION, ROWS, FREEING, LEFT, LINE = "head", "partition", "rows", "freei
 
 
 def dump(
-    plane: ControlPlane, requests: Mapping[int, tuple[bytes, int]], now_s: float
+    plane: ControlPlane,
+    requests: Mapping[int, tuple[bytes, int]],
+    lost: Mapping[int, str],
+    now_s: float,
 ) -> Iterator[Record]:
-    """Records that a `Replay` makes the same of. ``requests``: those that claims answer."""
+    """Records that a `Replay` makes the same of. ``requests``: those that claims answer. ``lost``:
+    slots that were given up, with the incarnation of their shard."""
     arrays = ArrayWriter()
     closed = plane.leases.closed()
     ids = np.fromiter(closed, np.int64, len(closed))
@@ -37,8 +41,8 @@ def dump(
         "at_s": now_s,
     }
     yield Record(kind=HEAD, body=head, frames=arrays.frames)
-    for slot in sorted(plane.partitions.gone.lost_slots):
-        yield Record(kind=LOST, body={"slot": slot, "at_s": now_s})
+    for slot, incarnation in lost.items():
+        yield Record(kind=LOST, body={"slot": slot, "incarnation": incarnation, "at_s": now_s})
     for partition in plane.partitions:
         yield from _partition(plane, partition, now_s)
     for (slot, name), uids in plane.partitions.dropped().items():

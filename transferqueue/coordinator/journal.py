@@ -156,9 +156,10 @@ class CoordinatorJournal:
         body["uids"] = arrays.add_optional(uids)
         self._write(REDRIVEN, body, arrays, told=told)
 
-    def lost(self, slot: int, now_s: float, told: Told) -> None:
-        """The shard of this slot is gone for good."""
-        self._write(LOST, {"slot": slot, "at_s": now_s}, told=told)
+    def lost(self, slot: int, incarnation: str, now_s: float, told: Told) -> None:
+        """The shard of this slot is gone for good. ``incarnation``: of its process, which may live
+        and come back all the same."""
+        self._write(LOST, {"slot": slot, "incarnation": incarnation, "at_s": now_s}, told=told)
 
     # -- answers --------------------------------------------------------------------------------
 

@@ -56,7 +56,10 @@ def open_journal(plane: ControlPlane, path: str | None, *, epoch: int) -> Opened
             if records is None:
                 raise JournalDamaged(path, 0, "there is none")
             found.run(records, path)
-        first = [*dump(plane, found.requests, time.monotonic()), *found.answers.values()]
+        first = [
+            *dump(plane, found.requests, found.lost, time.monotonic()),
+            *found.answers.values(),
+        ]
         journal = CoordinatorJournal(JournalFile(path, first), found.answers)
     except BaseException:
         lock.close()

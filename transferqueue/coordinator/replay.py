@@ -48,6 +48,8 @@ class Replay:
         """What was answered to requests that may come again."""
         self.requests: dict[int, Key] = {}
         """Of claims that are out: the request that each answers."""
+        self.lost: dict[int, str] = {}
+        """Slots that were given up, with the incarnation of the shard that had them."""
         self._apply: dict[str, Callable[[Record], None]] = {
             dump.HEAD: self._head,
             dump.PARTITION: self._partition,
@@ -268,7 +270,9 @@ class Replay:
         )
 
     def _lost(self, record: Record) -> None:
-        self._plane.slot_lost(int(record.body["slot"]), now_s=float(record.body["at_s"]))
+        slot = int(record.body["slot"])
+        self.lost[slot] = str(record.body["incarnation"])
+        self._plane.slot_lost(slot, now_s=float(record.body["at_s"]))
 
     def _answer(self, record: Record) -> None:
         self.answers[_key(record.body["key"])] = record

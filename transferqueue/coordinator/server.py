@@ -137,14 +137,13 @@ class CoordinatorServer:
         for claim_id, key in found.requests.items():
             self._granted.note(key, claim_id)
         self._journal.resume(found.requests)
-        for slot in self._plane.partitions.gone.lost_slots:
-            self._links.lose(slot)
+        self._links.lost.update(found.lost)
         for partition in self._plane.partitions:
             if partition.policy.limits_puts:
                 self._links.limit(partition.name)
 
     def _dump(self) -> Iterator[Record]:
-        yield from dump(self._plane, self._journal.requests, time.monotonic())
+        yield from dump(self._plane, self._journal.requests, self._links.lost, time.monotonic())
         yield from self._journal.answers(self._plane.leases.is_out)
 
     def watch(self, readable: int, callback: Callable[[], None]) -> None:

@@ -71,7 +71,7 @@ class ShardLinks:
         self._on_heard = on_heard
         self._journal = journal
         self._shards: dict[int, ShardLink] = {}
-        self._lost: dict[int, str] = {}
+        self.lost: dict[int, str] = {}
         """Slots that were given up, with the incarnation of the shard that had them."""
         self._limited: set[str] = set()
         self._server: Server | None = None
@@ -96,17 +96,19 @@ class ShardLinks:
         """Shards that have come and told all that they hold, and those that nobody waits for any
         more."""
         come = {slot for slot, shard in self._shards.items() if shard.told is None}
-        return len(come | self._lost.keys())
+        return len(come | self.lost.keys())
 
     def is_shard(self, peer: bytes) -> bool:
         """Whether this peer is the stream of a shard."""
         return any(shard.peer == peer for shard in self._shards.values())
 
-    def lose(self, slot: int) -> None:
-        """The shard of this slot is gone for good. Another one may take the slot."""
+    def lose(self, slot: int) -> str:
+        """The shard of this slot is gone for good. Another one may take the slot. Returns the
+        incarnation of the one that is gone, if it was here."""
         shard = self._shards.pop(slot, None)
-        self._lost[slot] = "" if shard is None else shard.incarnation
+        self.lost[slot] = "" if shard is None else shard.incarnation
         self._on_heard()
+        return self.lost[slot]
 
     @property
     def slots(self) -> list[int]:
@@ -154,9 +156,9 @@ class ShardLinks:
         next, and that it must tell everything anew when the coordinator is another one."""
         body = request.body
         slot = request.number("slot")
-        if self._lost.get(slot) == body["incarnation"]:
+        if self.lost.get(slot) == body["incarnation"]:
             raise RowsLost(0, 0, [slot])  # it lives, but what it held was written off
-        self._lost.pop(slot, None)
+        self.lost.pop(slot, None)
         shard = self._shards.get(slot)
         is_new = shard is None or shard.incarnation != body["incarnation"]
         if shard is None or is_new:

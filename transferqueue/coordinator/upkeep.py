@@ -99,9 +99,9 @@ class Upkeep:
     def _lose_shard(self, request: Request) -> Reply:
         """Body: ``slot``. Whoever restarts shards says that this one will not come back."""
         slot, now_s, reply = request.number("slot"), time.monotonic(), Reply(body={})
-        self._links.lose(slot)
+        incarnation = self._links.lose(slot)
         effects = self._plane.slot_lost(slot, now_s=now_s)
-        self._journal.lost(slot, now_s, (request.key, reply))
+        self._journal.lost(slot, incarnation, now_s, (request.key, reply))
         self._carry_out(effects)
         self._greet()
         return reply

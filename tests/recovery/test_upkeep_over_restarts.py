@@ -1,0 +1,128 @@
+"""What somebody said of rows and shards still holds when the coordinator, or the shard, is another
+process; after a second restart too, which starts from nothing but a dump."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from tests.recovery.shard_in_process import InProcess, in_process
+from tests.waiting import wait_until
+from transferqueue.errors import FieldsMissing, NotReady, RowsGone, RowsLost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import transferqueue as tq
+
+
+@pytest.fixture(params=[1, 2], ids=["journal", "dump"])
+def times(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[InProcess]:
+    with in_process(tmp_path) as running:
+        yield running
+
+
+def restart(running: InProcess, times: int) -> None:
+    for _ in range(times):
+        running.restart_coordinator()
+    running.client.select("p")  # waits until the shards have told
+
+
+def put(running: InProcess, rows: int) -> tq.BatchHandle:
+    handle = running.client.put({"x": torch.arange(rows)}, partition="p")
+    return running.client.wait(handle, fields=["x"])
+
+
+def is_gone(client: tq.Client, handle: tq.BatchHandle) -> bool:
+    try:
+        client.get(handle)
+    except RowsGone:
+        return True
+    return False
+
+
+def test_discarded_rows_go_though_the_shard_did_not_hear_it(running: InProcess, times: int) -> None:
+    handle = put(running, 4)
+    running.links_are_deaf()
+    assert running.client.discard(handle[:3]) == 3
+    restart(running, times)
+    wait_until(lambda: is_gone(running.client, handle[:3]))
+    assert running.client.get(handle[3:])["x"].tolist() == [3]
+
+
+def test_a_discarded_row_waits_for_the_claim_that_holds_it(running: InProcess, times: int) -> None:
+    client = running.client
+    handle = put(running, 2)
+    claim = client.claim(task="t", partition="p", fields=["x"], n=2)
+    client.discard(handle[:1])
+    restart(running, times)
+    with pytest.raises(NotReady):  # nobody new gets it
+        client.claim(task="other", partition="p", fields=["x"], n=2, timeout_s=0.2)
+    assert claim.get()["x"].tolist() == [0, 1]
+    claim.ack()
+    wait_until(lambda: is_gone(client, handle[:1]))
+    assert client.get(handle[1:])["x"].tolist() == [1]
+
+
+def test_rows_dropped_with_an_ack_are_nobodys(running: InProcess, times: int) -> None:
+    client = running.client
+    handle = put(running, 3)
+    claim = client.claim(task="filter", partition="p", fields=["x"], n=3)
+    running.links_are_deaf()
+    claim.ack(drop=claim.handle[:2])
+    restart(running, times)
+    left = client.claim(task="next", partition="p", fields=["x"], n=1, timeout_s=5)
+    assert left.get()["x"].tolist() == [2]
+    wait_until(lambda: is_gone(client, handle[:2]))
+
+
+def test_a_dead_letter_stays_one_until_it_is_tried_again(running: InProcess, times: int) -> None:
+    client = running.client
+    client.create_partition("p", max_deliveries=1)
+    put(running, 2)
+    client.claim(task="t", partition="p", fields=["x"], n=2).give_back()
+    restart(running, times)
+    assert len(client.dead_letters("t", "p")) == 2
+    assert client.redrive("t", handle=client.dead_letters("t", "p")[:1]) == 1
+    restart(running, times)
+    assert len(client.dead_letters("t", "p")) == 1
+    assert len(client.claim(task="t", partition="p", fields=["x"], n=1, timeout_s=5).handle) == 1
+
+
+def test_a_shard_that_was_written_off_is_not_taken_back(running: InProcess, times: int) -> None:
+    client = running.client
+    handle = put(running, 2)
+    client.lose_shard(0)
+    restart_without_waiting(running, times)
+    with pytest.raises(RowsLost):
+        client.wait(handle, fields=["x"], timeout_s=15)
+
+
+def restart_without_waiting(running: InProcess, times: int) -> None:
+    for _ in range(times):
+        running.restart_coordinator()
+
+
+def test_a_field_that_was_released_does_not_come_back_with_its_shard(running: InProcess) -> None:
+    client = running.client
+    client.create_partition("p", tasks=["t", "u"], release_after={"pixels": "t"})
+    value = {"x": torch.arange(2), "pixels": torch.ones(2, 1 << 18)}
+    handle = client.put(value, partition="p")
+    with client.claim(task="t", partition="p", fields=["pixels"], n=2):
+        pass
+    wait_until(lambda: client.status()["shards"][0]["used_bytes"] < 1 << 20)
+    for epoch in (1, 2):
+        running.restart_shard(epoch)
+        with pytest.raises(FieldsMissing):
+            client.get(handle, fields=["pixels"])
+        assert client.get(handle, fields=["x"])["x"].tolist() == [0, 1]
+        assert client.status()["shards"][0]["used_bytes"] < 1 << 20
