@@ -83,6 +83,8 @@ class Generations(RuleBasedStateMachine):
             unit_bytes=np.array([row_bytes]),
             num_rows=np.array([rows]),
             spec_id=np.zeros(1, np.int32),
+            put_id=np.ones(1, np.int64),
+            place=np.zeros(1, np.int32),
         )
         self.slabs[int(slab[0])] = Slab(
             self.generation, row_bytes, {row: address + row * row_bytes for row in range(rows)}

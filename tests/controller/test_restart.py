@@ -16,6 +16,8 @@ import pytest
 import transferqueue as tq
 from controller.driver_config import Mode
 from tests.controller import restart_program
+from tests.controller.tiny_roles import num_rows
+from tests.waiting import wait_until
 from workers.errors import WorkerDied
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def test_a_killed_role_is_made_again_and_the_run_goes_on(
             if len(steps) == 5:
                 os.kill(roles.groups[victim].pids[0], signal.SIGKILL)  # type: ignore[attr-defined]
         assert driver.num_restarts == 1
-        assert client.status()["partitions"]["train"]["rows"] == 0
+        wait_until(lambda: num_rows(client, "train") == 0)
     assert steps[-1] == STEPS
     # What holds no state is made again where it was; the trainer goes back to its checkpoint.
     assert steps == [1, 2, 3, 4, 5, *range(4 if victim == "trainer" else 6, STEPS + 1)]
@@ -137,7 +139,7 @@ def test_a_killed_driver_goes_on_where_its_checkpoint_is(
     assert printed.split("\n")[-2].startswith(f"{STEPS} ")
     check(tmp_path)
     with tq.connect(service.address) as client:
-        assert client.status()["partitions"]["train"]["rows"] == 0, "nothing is left lying"
+        wait_until(lambda: num_rows(client, "train") == 0)
 
 
 def start(address: str, folder: Path, mode: Mode, more: list[str]) -> subprocess.Popen[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ from workers.roles.generation import Generation
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import transferqueue as tq
     from controller.ppo_settings import PpoSettings
     from workers.worker import WorkerSpec
 
@@ -181,9 +180,7 @@ def prompt(number: int) -> dict[str, Any]:
     return {"raw_prompt": "x" * (number % 7), "reward_model": {"score": number % 2}}
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    done = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        done.wait(0.01)
+def num_rows(client: tq.Client, partition: str) -> int:
+    """As the coordinator knows; it hears from the shards of what is cleared there."""
+    partitions = client.status()["partitions"]
+    return int(partitions[partition]["rows"]) if partition in partitions else 0

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import transferqueue as tq
-from tests.controller.tiny_roles import FakeEngine, rollout, wait_until
+from tests.controller.tiny_roles import FakeEngine, rollout
+from tests.waiting import wait_until
 from workers.rollout_stream import RolloutStream
 from workers.stage_runner import StageLoop, StageRunner
 
@@ -58,7 +59,7 @@ def test_every_prompt_gets_its_response_and_the_version_as_a_tag(client: tq.Clie
         ) as claim:
             assert sorted(claim.handle.uids) == sorted(handle.uids)
             assert set(claim.tags["policy_version"]) == {4}
-        wait_until(lambda: not client.status()["partitions"]["train"]["rows"])
+        wait_until(lambda: not client.status()["partitions"]["train"]["rows"], 20.0)
 
 
 def test_what_is_under_way_is_given_back_when_the_stream_ends(client: tq.Client) -> None:
