@@ -13,27 +13,24 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import logging
-import os
 import statistics
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import ray
 import torch
 
 import transferqueue as tq
+from examples.hosting import ray_runtime
 from examples.reporting.mode_chart import print_modes, save_modes
 from examples.reporting.mode_figures import ModeFigures, StepFigures, resident_bytes
 from examples.stages.plain import StageWorker
 from workers import RayWorkerGroup, ResourcePool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,30 +75,6 @@ def make_batch(options: Options) -> dict[str, Any]:
         "returns": torch.randn(rows, response),
         "uid": np.array([f"prompt-{row // 8}" for row in range(rows)], dtype=object),
     }
-
-
-@contextmanager
-def ray_runtime(options: Options, batch_bytes: int) -> Iterator[None]:
-    """A Ray of our own on this machine, gone when the block ends."""
-    root = str(Path(__file__).resolve().parents[1])
-    ray.init(
-        address="local",
-        num_cpus=options.workers * 3,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        object_store_memory=max(200 << 20, 12 * batch_bytes),
-        runtime_env={
-            "env_vars": {
-                "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-                "OMP_NUM_THREADS": "1",
-            }
-        },
-    )
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def stage_seconds(options: Options) -> float:
@@ -219,7 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     modes = [by_handle, by_proto]
     if importlib.util.find_spec("verl") is not None:
         modes.append(by_verl)
-    with ray_runtime(options, batch_bytes):
+    with ray_runtime(
+        num_cpus=options.workers * 3, object_store_bytes=max(200 << 20, 12 * batch_bytes)
+    ):
         computing_s = stage_seconds(options)
         figures = [mode(options, batch) for mode in modes]
     print(

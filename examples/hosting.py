@@ -32,7 +32,10 @@ def hosted(
         with RoleGroups(factories, _children(service)) as groups:
             yield groups
         return
-    with _ray_runtime(), RoleGroups(factories, _ray_actors(service)) as groups:
+    with (
+        ray_runtime(num_cpus=2, object_store_bytes=80 << 20),
+        RoleGroups(factories, _ray_actors(service)) as groups,
+    ):
         yield groups
 
 
@@ -52,18 +55,18 @@ def _ray_actors(service: AnyService) -> StartGroup:
 
 
 @contextmanager
-def _ray_runtime() -> Iterator[None]:
+def ray_runtime(*, num_cpus: int, object_store_bytes: int) -> Iterator[None]:
     """A Ray of our own on this machine, gone when the block ends."""
     import ray
 
     root = str(Path(__file__).resolve().parents[1])
     ray.init(
         address="local",
-        num_cpus=2,
+        num_cpus=num_cpus,
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
-        object_store_memory=80 << 20,
+        object_store_memory=object_store_bytes,
         runtime_env={
             "env_vars": {
                 "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),

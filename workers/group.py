@@ -7,11 +7,12 @@ waiting, joining the answers, counting bytes. A subclass makes the ranks and han
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from transferqueue.closing import Closing
 from transferqueue.dispatch import TrafficReport
 from transferqueue.errors import Closed, ConfigError, near_names
 from transferqueue.service.embedded import running_service
@@ -25,8 +26,6 @@ from workers.registration import Registration, registered_methods
 from workers.worker import RunningService, ServiceAddress, Worker, WorkerSpec
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from workers.futures import Answers
 
 Roles = WorkerSpec | type[Worker] | Mapping[str, WorkerSpec | type[Worker]]
@@ -105,7 +104,7 @@ def service_address(service: AnyService | None) -> ServiceAddress:
     return ServiceAddress(address=service.address, keys=service.client_keys)
 
 
-class WorkerGroup(ABC):
+class WorkerGroup(Closing):
     """Ranks of one or several co-located roles. A context manager; `close` ends the ranks.
 
     A registered method of a single worker is a method of the group. Of several roles,
@@ -205,17 +204,6 @@ class WorkerGroup(ABC):
         if not self._closed:
             self._closed = True
             self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else ""

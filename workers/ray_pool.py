@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from transferqueue.closing import Closing
 from transferqueue.errors import ConfigError
 from workers.errors import WorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class ResourcePool:
+class ResourcePool(Closing):
     """Ranks by node: ``ResourcePool([8, 8])`` is two nodes of eight.
 
     Reserved on the cluster at the first use, as one placement group a node whose bundles are
@@ -113,17 +113,6 @@ class ResourcePool:
         groups, self._groups = self._groups, []
         for group in groups:
             remove_placement_group(group)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _same_size_by_node(groups: Sequence[Any], sizes: Sequence[int]) -> list[Any]:

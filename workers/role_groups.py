@@ -12,8 +12,9 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from transferqueue.closing import Closing
 from transferqueue.errors import ConfigError, near_names
 from transferqueue.handle import BatchHandle
 from transferqueue.view import DataProto
@@ -23,7 +24,6 @@ from workers.worker import WorkerSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from workers.group import RoleView, WorkerGroup
     from workers.roles.fields import MethodFields
@@ -49,7 +49,7 @@ class Joined:
         return self.join([future.get() for future in self.futures])
 
 
-class RoleGroups:
+class RoleGroups(Closing):
     """Processes by name, and the roles in them. A context manager; `close` ends them all."""
 
     def __init__(self, factories: Mapping[str, RoleFactory], start: StartGroup) -> None:
@@ -217,17 +217,6 @@ class RoleGroups:
         group = self._groups.pop(name)
         with contextlib.suppress(WorkerError):  # of a process that is dead
             group.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _only(answers: list[Any]) -> Any:

@@ -44,18 +44,18 @@ its backend known by an entry point::
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from transferqueue.backends.gather import merge_runs
+from transferqueue.closing import Closing
 from transferqueue.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -108,7 +108,7 @@ class Capabilities:
     """Calls may take longer than milliseconds."""
 
 
-class Backend(ABC):
+class Backend(Closing):
     """Holds the bytes of one shard. See the module's text for what must hold when."""
 
     capabilities: Capabilities
@@ -227,14 +227,3 @@ class Backend(ABC):
         ``keep``: leave what outlives the process for a later ``open`` with ``recover=True``;
         otherwise nothing of it remains.
         """
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from transferqueue.client.claims import Claim
 from transferqueue.client.data_operations import DEFAULT_PARTITION
 from transferqueue.client.policies import policy_of, schema_of
+from transferqueue.closing import Closing
 from transferqueue.net.sync_channel import run_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from tensordict import TensorDict
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client:
+class Client(Closing):
     """A connection to one service.
 
     Made by `transferqueue.connect`; a context manager. Every call has a deadline, ``timeout_s``,
@@ -402,17 +402,6 @@ class Client:
         """Close the sockets. Idempotent; tensors that were got stay valid."""
         self._ops.close()
         self._channels.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Client of service {self.service_id}>"

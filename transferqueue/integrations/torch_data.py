@@ -157,9 +157,8 @@ class ClaimedLoader:
     """Iterates over `ClaimedBatches` through a ``DataLoader``, and acks what was consumed.
 
     ``options`` are those of a ``DataLoader`` that concern its workers: ``num_workers``,
-    ``prefetch_factor``, ``multiprocessing_context``, ``persistent_workers``, … A batch is acked
-    when the loop asks for the next one, and given back when the loop is left; `ack` acks the one in
-    hand before.
+    ``prefetch_factor``, ``multiprocessing_context``, … A batch is acked when the loop asks for the
+    next one, and given back when the loop is left; `ack` acks the one in hand before.
     """
 
     def __init__(self, batches: ClaimedBatches, **options: Any) -> None:

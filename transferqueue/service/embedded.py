@@ -11,20 +11,19 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_owner import find_arena
+from transferqueue.closing import Closing
 from transferqueue.config import ServiceConfig, default_arena_dir
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.service.runtime_dir import RuntimeDir
 from transferqueue.service.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from transferqueue.errors import TransferQueueError
 
 _running: list[Service] = []
 
 
-class Service:
+class Service(Closing):
     """One coordinator and N shards, running. Closing it ends them and removes their files.
 
     Whoever opened it closes it: use it as a context manager, or call `close`. It is closed when
@@ -142,17 +141,6 @@ class Service:
             if arena is not None:
                 arena.remove_arena()
                 arena.close()
-
-    def __enter__(self) -> Service:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.address

@@ -11,12 +11,13 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from transferqueue.closing import Closing
 from transferqueue.config import ServiceConfig, default_arena_dir
 from transferqueue.errors import ConfigError, ServiceFailed
 from transferqueue.net.keys import ClientKeys, ServiceKeys
@@ -24,7 +25,6 @@ from transferqueue.service.ray_supervisor import RayConnection, SupervisorActor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
 NAMESPACE = "transferqueue"
 """Ray namespace of all services, so that workers of any namespace find them."""
@@ -47,7 +47,7 @@ class _Actors:
     """Slot -> id of the node that the shard is on."""
 
 
-class RayService:
+class RayService(Closing):
     """A coordinator and shards as Ray actors. Closing it ends them.
 
     Whoever opened it closes it: use it as a context manager, or call `close`. The actors end with
@@ -219,17 +219,6 @@ class RayService:
         ray.wait(farewells, num_returns=len(farewells), timeout=ANSWER_TIMEOUT_S)
         for actor in actors:
             ray.kill(actor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.address
