@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -341,3 +342,29 @@ def test_processes_do_not_see_one_anothers_edits(backend: ShmBackend, reader: Sh
         assert child.returncode == 0
     del mine
     reader.end([view])
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="read ahead takes a second core")
+def test_the_pages_of_a_large_view_are_mapped_before_anybody_reads_them(tmp_path: Path) -> None:
+    config = BackendConfig(
+        service_id="views",
+        slot=3,
+        budget_bytes=32 << 20,
+        directory=str(tmp_path),
+        options={"segment_bytes": 8 << 20},
+    )
+    with ShmBackend.open(config) as backend:
+        reader = ShmReader(backend.address)
+        address = put(backend, 7, 20 << 20)
+        array, view = reader.view(address, 20 << 20)
+        ahead = reader._views._ahead
+        assert ahead is not None
+        while ahead._thread is not None:
+            time.sleep(0.001)
+        entries = reader._views._page_map._read(array.ctypes.data // PAGE, (20 << 20) // PAGE)
+        if entries is None:
+            pytest.skip("this kernel hides the page map")
+        assert int((entries >> 63).sum()) >= (16 << 20) // PAGE
+        del array
+        reader.end([view])
+        reader.close()

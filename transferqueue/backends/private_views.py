@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.backends.mapping import MADV_DONTNEED, Access, ArenaMapping
+from transferqueue.backends.read_ahead import ReadAhead
 from transferqueue.shard.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class PrivateViews:
     def __init__(self, arena: ArenaAddress) -> None:
         self._arena = arena
         self._kept: ArenaMapping | None = None
+        self._ahead: ReadAhead | None = None  # of the kept mapping
         self._lock = threading.Lock()
         self._starts: list[int] = []  # live views in the kept mapping, disjoint, by address
         self._ends: list[int] = []
@@ -119,6 +121,8 @@ class PrivateViews:
     def close(self) -> None:
         """Nothing new is given out. Arrays stay valid as long as they live."""
         with self._lock:
+            if self._ahead is not None:
+                self._ahead.close()
             if self._kept is not None:
                 self._kept.close()
             self._closed = True
@@ -145,11 +149,14 @@ class PrivateViews:
         return own is None or len(own) > 0
 
     def _kept_array(self, address: int, nbytes: int) -> Bytes:
-        if self._kept is None:
+        if self._kept is None or self._ahead is None:
             self._kept = ArenaMapping(self._arena, Access.PRIVATE)
+            self._ahead = ReadAhead(self._kept)
             if self._closed:
                 self._kept.close()
-        return self._kept.array(address, nbytes)
+        found = self._kept.array(address, nbytes)
+        self._ahead.ask(address, nbytes)
+        return found
 
     def _own_array(self, address: int, nbytes: int) -> Bytes:
         mapping = ArenaMapping(self._arena, Access.PRIVATE, address, address + nbytes)
@@ -173,10 +180,12 @@ class PrivateViews:
 
     def _drop_own(self, low: int, high: int) -> None:
         assert self._kept is not None
+        assert self._ahead is not None
         own = self._own_pages(low, high)
         runs = _runs(own) if own is not None and len(own) else []
         if own is None or len(runs) * _PAGES_PER_RUN * PAGE_BYTES > high - low:
             self._kept.advise(low, high - low, MADV_DONTNEED)
+            self._ahead.forget(low, high)
             return
         for first, count in runs:
             self._kept.advise(low + first * PAGE_BYTES, count * PAGE_BYTES, MADV_DONTNEED)

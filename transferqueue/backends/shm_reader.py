@@ -13,8 +13,8 @@ warm memory 28 ms, summing ordinary memory 12 ms): `write` 28 ms over pages touc
 the first time; making a view 0.05 ms; summing it 28 ms the first time, 14 to 17 ms later (4 KiB
 pages against the huge ones of ordinary memory); ending it 3.5 ms.
 
-Why a get does not populate its view (``MADV_POPULATE_READ``): 18 ms before the read that then takes
-12, so 30 in all against 28 by faults, which map 16 pages each. From a thread beside the read: 33.
+A get maps nothing itself (``MADV_POPULATE_READ`` of all of it: 18 ms before the read that then
+takes 12): a thread does, beside the read; see `read_ahead`.
 """
 
 from __future__ import annotations
