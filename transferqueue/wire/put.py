@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import Malformed
 from transferqueue.fields import FieldSpec, check_name
-from transferqueue.wire.tags import read_tags, write_tags
+from transferqueue.wire.tags import TAG_TYPES, read_tags, write_tags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,12 +76,16 @@ class PutPlan:
         uids = None if body["uids"] is None else arrays.int64s(body["uids"])
         if uids is not None and len(uids) != num_rows:
             raise Malformed(f"{len(uids)} uids for {num_rows} rows")
+        tags = read_tags(body["tags"], arrays)
+        for name, value in tags.items():
+            if not isinstance(value, TAG_TYPES) and len(value) != num_rows:
+                raise Malformed(f"tag {name!r:.80}: {len(value)} values for {num_rows} rows")
         return cls(
             partition=check_name(body["partition"], what="partition"),
             num_rows=num_rows,
             uids=uids,
             columns=[_read_column(column, num_rows, arrays) for column in body["columns"]],
-            tags=read_tags(body["tags"], arrays),
+            tags=tags,
             overwrite=bool(body["overwrite"]),
         )
 

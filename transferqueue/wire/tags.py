@@ -33,24 +33,34 @@ def _write(name: str, value: Any, arrays: ArrayWriter) -> Any:
         return {"array": arrays.add(value)}
     if isinstance(value, np.ndarray | list | tuple):
         listed = [item.item() if isinstance(item, np.generic) else item for item in value]
-        wrong = next((item for item in listed if not isinstance(item, (*TAG_TYPES, type(None)))), 0)
-        if not isinstance(wrong, (*TAG_TYPES, type(None))):
-            raise InvalidInput(f"tag {name!r}: {type(wrong).__name__} is not a tag value")
-        return {"list": listed}
+        return {"list": _checked(name, listed)}
     raise InvalidInput(
         f"tag {name!r}: expected a bool, int, float or str, or one of them per row, "
         f"got {type(value).__name__}"
     )
 
 
+def _checked(name: str, listed: list[Any]) -> list[Any]:
+    for kind in set(map(type, listed)):
+        if not issubclass(kind, (*TAG_TYPES, type(None))):
+            raise InvalidInput(f"tag {name!r}: {kind.__name__} is not a tag value")
+    return listed
+
+
 def read_tags(tags: Mapping[str, Any], arrays: ArrayReader) -> dict[str, Any]:
-    """Inverse of `write_tags`: scalars, number arrays, lists."""
-    read: dict[str, Any] = {}
-    for name, value in tags.items():
-        if isinstance(value, dict):
-            read[name] = arrays.get(value["array"]) if "array" in value else list(value["list"])
-        elif isinstance(value, TAG_TYPES):
-            read[name] = value
-        else:
-            raise InvalidInput(f"tag {name!r}: {type(value).__name__} is not a tag value")
-    return read
+    """Inverse of `write_tags`: scalars, number arrays, lists. What `write_tags` would not take is
+    refused here: it has to be written again, on its way to the coordinator."""
+    return {name: _read(name, value, arrays) for name, value in tags.items()}
+
+
+def _read(name: str, value: Any, arrays: ArrayReader) -> Any:
+    if isinstance(value, TAG_TYPES):
+        return value
+    if isinstance(value, dict) and "array" in value:
+        array = arrays.get(value["array"])
+        if array.ndim != 1:
+            raise InvalidInput(f"tag {name!r}: an array of shape {array.shape}, expected [rows]")
+        return array
+    if isinstance(value, dict) and isinstance(value.get("list"), list):
+        return _checked(name, value["list"])
+    raise InvalidInput(f"tag {name!r}: {type(value).__name__} is not a tag value")
