@@ -1,0 +1,300 @@
+"""Eight clients at work while processes are killed and stopped, and the network is cut."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import transferqueue as tq
+from tests.chaos.record import FLOW, KEPT, Found, Ledger, broken_promises, read_records
+from tests.chaos.rows import FIELDS, what_is_torn
+from tests.chaos.worker import LEASE_S, TASK
+from tests.e2e.two_hosts import NEAR, TwoHosts, reason_to_skip
+from tests.waiting import wait_until
+from transferqueue.errors import NotReady
+from transferqueue.net.keys import ClientKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUDGET_BYTES = 256 << 20
+NUM_WORKERS = 8
+ROWS_PER_WORKER = 1 << 32
+"""A worker that follows a killed one has numbers of its own."""
+
+DELAY_MS, LOSS = 2.0, 0.005
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What a soak found."""
+
+    broken: list[str]
+    ledger: Ledger
+    done: Counter[str]
+    """What was done to them."""
+    num_restarts: int
+    failures: list[str]
+    """Processes of the service that could not be started again."""
+    used_bytes: int
+    """Once everything was cleared."""
+    leases: int
+    puts_under_way: int
+    had_two_hosts: bool
+
+
+class ServiceProcess:
+    """`service_program`, on this host or in a namespace."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, env=_env()
+        )
+        self.state = self._hear()
+
+    def _hear(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the service ended"
+        state: dict[str, Any] = json.loads(line)
+        return state
+
+    def send(self, number: int, *names: str) -> dict[str, Any]:
+        """A signal to some processes of the service; its state then."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"signal": number, "names": names}).encode() + b"\n")
+        self._process.stdin.flush()
+        self.state = self._hear()
+        return self.state
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+class Workers:
+    """Those who use the service. One that was killed has a successor, with a record of its own."""
+
+    def __init__(self, folder: Path, commands: list[Callable[[str], list[str]]]) -> None:
+        self._folder = folder
+        self._commands = commands
+        self._count = 0
+        self.processes = [self._start(place) for place in range(len(commands))]
+
+    def _start(self, place: int) -> subprocess.Popen[bytes]:
+        self._count += 1
+        record = str(self._folder / f"{self._count:04d}.jsonl")
+        command = [*self._commands[place](record), str(self._count * ROWS_PER_WORKER)]
+        with open(record.removesuffix(".jsonl") + ".log", "wb") as log:
+            return subprocess.Popen(command, cwd=REPOSITORY, env=_env(), stderr=log)
+
+    def kill(self, place: int) -> None:
+        """At any moment of what it does; and another one takes its place."""
+        self.processes[place].kill()
+        self.processes[place].wait()
+        self.processes[place] = self._start(place)
+
+    def refuse_ended(self) -> None:
+        """No worker ends by itself."""
+        ended = [process.args for process in self.processes if process.poll() is not None]
+        assert not ended, f"workers ended: {ended}"
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def records(self) -> list[Path]:
+        return sorted(self._folder.glob("*.jsonl"))
+
+
+class Trouble:
+    """What happens to them, as a seed has it."""
+
+    def __init__(
+        self, service: ServiceProcess, workers: Workers, hosts: TwoHosts | None, seed: int
+    ) -> None:
+        self._service = service
+        self._workers = workers
+        self._hosts = hosts
+        self._dice = random.Random(seed)
+        self.done: Counter[str] = Counter()
+        self._kinds: list[Callable[[], None]] = [
+            self.kill_a_shard,
+            self.kill_the_coordinator,
+            self.kill_all,
+            self.kill_a_worker,
+            self.kill_a_worker,
+            self.stop_a_shard,
+            self.stop_a_worker,
+            *([self.cut_the_link] if hosts else []),
+        ]
+
+    def make(self) -> None:
+        kind = self._dice.choice(self._kinds)
+        kind()
+        self.done[kind.__name__.replace("_", " ")] += 1
+
+    def pause(self, low_s: float = 0.5, high_s: float = 3.0) -> None:
+        time.sleep(self._dice.uniform(low_s, high_s))
+
+    def _shard(self) -> str:
+        return f"shard-{self._dice.randrange(2)}"
+
+    def kill_a_shard(self) -> None:
+        self._service.send(signal.SIGKILL, self._shard())
+
+    def kill_the_coordinator(self) -> None:
+        self._service.send(signal.SIGKILL, "coordinator")
+
+    def kill_all(self) -> None:
+        self._service.send(signal.SIGKILL, "shard-0", "shard-1", "coordinator")
+
+    def kill_a_worker(self) -> None:
+        self._workers.kill(self._dice.randrange(len(self._workers.processes)))
+
+    def stop_a_shard(self) -> None:
+        name = self._shard()
+        self._service.send(signal.SIGSTOP, name)
+        self.pause(0.2, 1.5)
+        self._service.send(signal.SIGCONT, name)
+
+    def stop_a_worker(self) -> None:
+        process = self._dice.choice(self._workers.processes)
+        process.send_signal(signal.SIGSTOP)
+        self.pause(0.2, LEASE_S + 1)
+        process.send_signal(signal.SIGCONT)
+
+    def cut_the_link(self) -> None:
+        assert self._hosts is not None
+        self._hosts.set_link(up=False)
+        self.pause(0.2, 2.0)
+        self._hosts.set_link(up=True)
+
+
+def soak(seconds: float, seed: int, folder: Path) -> Outcome:
+    """Trouble for so long, then peace, and a look at what is there. ``folder``: for records."""
+    has_hosts = reason_to_skip() is None
+    with ExitStack() as stack:
+        hosts = stack.enter_context(TwoHosts(delay_ms=DELAY_MS, loss=LOSS)) if has_hosts else None
+        service = ServiceProcess(_service_command(hosts))
+        stack.callback(service.close)
+        near, keys = service.state["endpoints"][0], service.state["keys"]
+        with tq.connect(near, keys=ClientKeys.load(Path(keys))) as client:
+            client.create_partition(FLOW, tasks=[TASK], retention="consumed")
+            workers = Workers(folder, _worker_commands(service.state, hosts))
+            stack.callback(workers.close)
+            trouble = Trouble(service, workers, hosts, seed)
+            until_s = time.monotonic() + seconds
+            while time.monotonic() < until_s:
+                trouble.pause()
+                trouble.make()
+                workers.refuse_ended()
+            trouble.pause(3.0, 3.0)
+            workers.close()
+            wait_until(lambda: _is_whole(service), timeout_s=20)
+            ledger = read_records(workers.records())
+            found = Found(kept=_all_kept(client, ledger), flow=_all_that_flows(client, ledger))
+            return Outcome(
+                broken=broken_promises(ledger, found),
+                ledger=ledger,
+                done=trouble.done,
+                num_restarts=service.state["num_restarts"],
+                failures=service.state["failures"],
+                had_two_hosts=has_hosts,
+                **_left_after_clearing(client),
+            )
+
+
+def _env() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+
+
+def _service_command(hosts: TwoHosts | None) -> list[str]:
+    command = [sys.executable, "-m", "tests.chaos.service_program", str(BUDGET_BYTES)]
+    return command if hosts is None else hosts.command(hosts.near, *command, NEAR)
+
+
+def _worker_commands(
+    state: dict[str, Any], hosts: TwoHosts | None
+) -> list[Callable[[str], list[str]]]:
+    """Half of them on the other host, if there is one; the others by shared memory and sockets."""
+    program, keys = [sys.executable, "-m", "tests.chaos.worker"], state["keys"]
+    near = state["endpoints"][0]
+
+    def here(transport: str) -> Callable[[str], list[str]]:
+        return lambda record: [*program, near, keys, transport, record]
+
+    def there(record: str) -> list[str]:
+        assert hosts is not None
+        return hosts.command(hosts.far, *program, state["endpoints"][1], keys, "tcp", record)
+
+    ways = [here("shm"), here("ipc")] if hosts is None else [here("shm"), there, here("ipc"), there]
+    return [ways[place % len(ways)] for place in range(NUM_WORKERS)]
+
+
+def _is_whole(service: ServiceProcess) -> bool:
+    pids = service.send(0)["pids"].values()
+    return all(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def _all_kept(client: tq.Client, ledger: Ledger) -> Counter[int]:
+    handle = client.select(KEPT, min_rows=0)
+    client.wait(handle, fields=FIELDS)
+    return _numbers(client, handle, ledger)
+
+
+def _all_that_flows(client: tq.Client, ledger: Ledger) -> Counter[int]:
+    """Claim until nothing comes for longer than a dead worker's lease."""
+    numbers: Counter[int] = Counter()
+    with contextlib.suppress(NotReady):
+        while True:
+            claim = client.claim(
+                task=TASK,
+                partition=FLOW,
+                fields=FIELDS,
+                n=256,
+                allow_partial=True,
+                timeout_s=LEASE_S + 4,
+            )
+            numbers += _numbers(client, claim.handle, ledger)
+            claim.ack()
+    return numbers
+
+
+def _numbers(client: tq.Client, handle: tq.BatchHandle, ledger: Ledger) -> Counter[int]:
+    numbers: Counter[int] = Counter()
+    for part in handle.split(64) if len(handle) else ():
+        got = client.get_columns(part)
+        torn = what_is_torn(got)
+        if torn:
+            ledger.torn.append(torn)
+        numbers.update(got["number"].tolist())
+    return numbers
+
+
+def _left_after_clearing(client: tq.Client) -> dict[str, int]:
+    for partition in client.status()["partitions"]:
+        client.clear(partition=partition)
+
+    def left() -> dict[str, int]:
+        shards = client.status()["shards"]
+        return {
+            what: sum(shard[what] for shard in shards)
+            for what in ("used_bytes", "leases", "puts_under_way")
+        }
+
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: not any(left().values()), timeout_s=45)
+    return left()

@@ -1,0 +1,37 @@
+"""A minute of trouble: nothing acknowledged is lost, nothing is there twice, nothing is torn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos.record import FLOW, KEPT
+from tests.chaos.soak import soak
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECONDS = 60.0
+"""``python -m tests.chaos`` goes on for ten minutes."""
+
+AS_PROMISED = {"NotReady", "LeaseExpired", "UnknownClaim", "StorageFull", "RowsConsumed"}
+"""Nothing to claim; too late with an ack, as a worker is that was stopped; no room."""
+
+
+@pytest.mark.slow
+def test_a_minute_of_kills_stops_and_cuts_breaks_no_promise(tmp_path: Path) -> None:
+    outcome = soak(SECONDS, seed=1, folder=tmp_path)
+    assert outcome.broken == []
+    assert outcome.failures == []
+    assert outcome.num_restarts > 0
+    assert min(len(outcome.ledger.put[KEPT]), len(outcome.ledger.acked)) > 20
+    assert outcome.ledger.put[FLOW]
+    unexpected = {
+        call: count
+        for call, count in outcome.ledger.errors.items()
+        if call.split(": ")[1] not in AS_PROMISED
+    }
+    # With the link cut, shards stopped and two cores for all of them a deadline may pass.
+    assert sum(unexpected.values()) <= outcome.ledger.calls["putting"] // 20, unexpected
+    assert (outcome.used_bytes, outcome.leases, outcome.puts_under_way) == (0, 0, 0)
