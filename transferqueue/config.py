@@ -6,12 +6,17 @@ Environment variables are read in this file and nowhere else.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transferqueue.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 ADDRESS_VARIABLE = "TRANSFERQUEUE_ADDRESS"
 KEY_FILE_VARIABLE = "TRANSFERQUEUE_KEY_FILE"
@@ -22,6 +27,8 @@ MAX_SHARDS = 1 << 15
 """A uid has 16 bits for the shard slot, of which the sign bit stays clear."""
 
 MIB = 1 << 20
+
+_KEY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def address_from_environment() -> str | None:
@@ -64,6 +71,9 @@ class ServiceConfig:
     encrypt: bool = True
     """Whether TCP is encrypted. Without it a peer still needs the key, which it sends as it is: for
     a network where nobody else can listen, and where 1 GB/s a core is too slow."""
+    read_keys: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
+    """Keys beside the clients' that only read: name to the partitions that the holder may read, or
+    ``None`` for all. They count over TCP; who is on this host as this user may do everything."""
     prefault: bool = False
     """Take all memory of the budget from the start, in the background: a page costs ten times more
     at its first use than later."""
@@ -82,10 +92,18 @@ class ServiceConfig:
             raise ConfigError(f"budget_bytes must be at least 1 MiB, got {self.budget_bytes}")
         if self.start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s must be positive, got {self.start_timeout_s}")
+        self._check_read_keys()
         if self.host in ("0.0.0.0", "::", "*"):
             raise ConfigError(
                 f"host={self.host!r} would listen on every interface; name the one the workers use"
             )
+
+    def _check_read_keys(self) -> None:
+        for name, partitions in self.read_keys.items():
+            if not _KEY_NAME.fullmatch(name):
+                raise ConfigError(f"a key's name has letters, digits, '-' and '_', got {name!r}")
+            if isinstance(partitions, str):
+                raise ConfigError(f"read_keys[{name!r}]: a list of partitions, got {partitions!r}")
 
 
 class Transport(StrEnum):

@@ -663,6 +663,17 @@ class NoService(TransferQueueError):
         )
 
 
+class NotAllowed(TransferQueueError):
+    """The key that this client holds does not allow the request."""
+
+    def __init__(self, key: str, op: str, why: str) -> None:
+        super().__init__(key, op, why)
+
+    def __str__(self) -> str:
+        key, op, why = self.args
+        return f"the key {key!r} does not allow {op!r}: {why}; connect with the client key."
+
+
 class ServiceFailed(TransferQueueError):
     """A service process did not start, or has died."""
 

@@ -325,13 +325,13 @@ def test_a_tcp_peer_without_the_key_gets_nothing(*, encrypted: bool) -> None:
     keys = ServiceKeys.generate(encrypted=encrypted)
     others = ServiceKeys.generate(encrypted=encrypted)
     impostor = replace(others, server_public=keys.server_public)
-    half = replace(keys, client_secret=others.client_secret)
+    half = replace(keys.for_clients(), client_secret=others.for_clients().client_secret)
     other_way = replace(keys, encrypted=not encrypted)
     with running(["tcp://127.0.0.1:0"], keys) as counter:
         endpoint = counter.server.endpoints[0]
         wrong_keys = [None, *(k.for_clients() for k in (others, impostor, other_way))]
         if not encrypted:  # CURVE clients prove that their pair is one before they are asked
-            wrong_keys.append(half.for_clients())
+            wrong_keys.append(half)
         for wrong in wrong_keys:
             pool = SyncChannelPool(wrong)
             with pytest.raises(ServiceUnreachable):

@@ -1,10 +1,11 @@
 """Keys of a service, and the check that a TCP peer holds the client's.
 
-One pair of key pairs a service: the server's, known to its own processes, and the client's, which
-is handed to whoever may use the service (inherited, a 0600 file, an actor call; never argv).
-Every TCP endpoint refuses a peer that does not hold the client's pair, and is encrypted (CURVE)
-unless the service was told not to. Then the pair itself goes over the wire as a name and a password
-(PLAIN): whoever can read the traffic can read and write the data, and nobody else can.
+A service has a pair of its own, known to its own processes, and one for each kind of peer (see
+`access`): its shards, its clients, and readers, if it was told of any. Those are handed to whoever
+may use the service (inherited, a 0600 file, an actor call; never argv). Every TCP endpoint refuses
+a peer that does not hold one of them, and is encrypted (CURVE) unless the service was told not to.
+Then the pair itself goes over the wire as a name and a password (PLAIN): whoever can read the
+traffic can read and write the data, and nobody else can.
 ``ipc://`` endpoints lie in a 0700 directory instead.
 
 Why one may want that: CURVE moves about 1 GB/s a core on each side, where a copy moves 5 to 10.
@@ -17,14 +18,16 @@ import hmac
 import json
 import os
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from zmq.utils import z85
 
 from transferqueue.errors import ConfigError
+from transferqueue.net.access import Grant, Role
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -67,37 +70,81 @@ class ClientKeys:
             raise ConfigError(f"no usable client key in {path}: {error}") from error
 
 
+CLIENT: Final = "client"
+PROCESS: Final = "process"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceKeys:
     """The key pairs of one service, made anew for each."""
 
     server_public: str
     server_secret: str
-    client_public: str
-    client_secret: str
+    grants: Mapping[str, Grant]
+    """The key of each kind of peer, by name."""
     encrypted: bool = True
 
     def __repr__(self) -> str:
         return "ServiceKeys(…)"
 
     @classmethod
-    def generate(cls, *, encrypted: bool = True) -> ServiceKeys:
+    def generate(
+        cls,
+        *,
+        encrypted: bool = True,
+        readers: Mapping[str, Sequence[str] | None] | None = None,
+    ) -> ServiceKeys:
+        """``readers``: name of a read-only key to the partitions that it may read, or ``None`` for
+        all of them."""
         server_public, server_secret = zmq.curve_keypair()
-        client_public, client_secret = zmq.curve_keypair()
+        grants = [_grant(CLIENT, Role.CLIENT), _grant(PROCESS, Role.PROCESS)]
+        for name, partitions in (readers or {}).items():
+            if name in (CLIENT, PROCESS):
+                raise ConfigError(f"a read-only key cannot be named {name!r}")
+            grants.append(_grant(name, Role.READER, partitions))
         return cls(
             server_public=server_public.decode(),
             server_secret=server_secret.decode(),
-            client_public=client_public.decode(),
-            client_secret=client_secret.decode(),
+            grants={grant.name: grant for grant in grants},
             encrypted=encrypted,
         )
 
+    def to_plain(self) -> dict[str, Any]:
+        """For the service's own processes alone."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> ServiceKeys:
+        """Inverse of `to_plain`, also after JSON."""
+        grants = {}
+        for name, grant in plain["grants"].items():
+            partitions = grant["partitions"]
+            grants[name] = Grant(
+                **{
+                    **grant,
+                    "role": Role(grant["role"]),
+                    "partitions": None if partitions is None else tuple(partitions),
+                }
+            )
+        return cls(**{**plain, "grants": grants})
+
     def for_clients(self) -> ClientKeys:
         """The part that clients get."""
+        return self.of(CLIENT)
+
+    def for_processes(self) -> ClientKeys:
+        """With which a shard reaches the coordinator."""
+        return self.of(PROCESS)
+
+    def of(self, name: str) -> ClientKeys:
+        """The part that the holder of one key gets. ConfigError when there is none of the name."""
+        grant = self.grants.get(name)
+        if grant is None:
+            raise ConfigError(f"no key {name!r}; there are {', '.join(sorted(self.grants))}")
         return ClientKeys(
             server_public=self.server_public,
-            client_public=self.client_public,
-            client_secret=self.client_secret,
+            client_public=grant.public,
+            client_secret=grant.secret,
             encrypted=self.encrypted,
         )
 
@@ -118,12 +165,8 @@ class KeyCheck:
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: ServiceKeys) -> None:
-        if keys.encrypted:
-            self._mechanism, credentials = b"CURVE", [z85.decode(keys.client_public.encode())]
-        else:
-            self._mechanism = b"PLAIN"
-            credentials = [keys.client_public.encode(), keys.client_secret.encode()]
-        self._allowed = b"\0".join(credentials)
+        self._mechanism = b"CURVE" if keys.encrypted else b"PLAIN"
+        self._names = {_credentials(grant, keys): name for name, grant in keys.grants.items()}
         self.num_refused = 0
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
@@ -139,12 +182,38 @@ class KeyCheck:
     def _verdict(self, frames: list[bytes]) -> list[bytes]:
         # version, request id, domain, address, identity, mechanism, credentials…
         version, request_id, mechanism = frames[0], frames[1], frames[5]
-        known = hmac.compare_digest(b"\0".join(frames[6:]), self._allowed)
-        allowed = mechanism == self._mechanism and known
-        if not allowed:
+        name = self._name_of(b"\0".join(frames[6:]))
+        if mechanism != self._mechanism or name is None:
             self.num_refused += 1
-        code, text = (b"200", b"OK") if allowed else (b"400", b"unknown key")
-        return [version, request_id, code, text, b"client" if allowed else b"", b""]
+            return [version, request_id, b"400", b"unknown key", b"", b""]
+        return [version, request_id, b"200", b"OK", name.encode(), b""]
+
+    def _name_of(self, credentials: bytes) -> str | None:
+        """Every key is compared, in equal time: how near a guess was shows nowhere."""
+        found = None
+        for known, name in self._names.items():
+            if hmac.compare_digest(known, credentials):
+                found = name
+        return found
 
     def close(self) -> None:
         self.socket.close(linger=0)
+
+
+def _grant(name: str, role: Role, partitions: Sequence[str] | None = None) -> Grant:
+    public, secret = zmq.curve_keypair()
+    return Grant(
+        name=name,
+        role=role,
+        public=public.decode(),
+        secret=secret.decode(),
+        partitions=None if partitions is None else tuple(partitions),
+    )
+
+
+def _credentials(grant: Grant, keys: ServiceKeys) -> bytes:
+    """What a peer with this key shows: its public key (CURVE has seen to it that it holds the
+    secret one), or both, as name and password."""
+    if keys.encrypted:
+        return z85.decode(grant.public.encode())
+    return b"\0".join([grant.public.encode(), grant.secret.encode()])

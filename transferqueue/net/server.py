@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from transferqueue.errors import InvalidInput, Malformed, TransferQueueError, WireError
+from transferqueue.net.access import Access
 from transferqueue.net.calls import CANCEL, RESUME, UNKNOWN, WORKING
 from transferqueue.net.keys import KeyCheck, ServiceKeys
 from transferqueue.net.replies import AnswerLog
@@ -24,7 +25,7 @@ from transferqueue.net.sockets import (
     common_options,
     milliseconds,
     new_context,
-    receive_frames,
+    receive_with_key,
     send_frames,
 )
 from transferqueue.wire.format import (
@@ -66,6 +67,8 @@ class Request:
     body: Mapping[str, Any]
     frames: Sequence[Buffer]
     received_s: float
+    limited_to: tuple[str, ...] | None = None
+    """The partitions that its key may read; ``None``: all."""
 
     @property
     def key(self) -> tuple[bytes, int]:
@@ -128,6 +131,7 @@ class Server:
         self._poller = zmq.Poller()
         self._on_readable: dict[object, Callable[[], None]] = {}
         self._key_check: KeyCheck | None = None
+        self._access = Access(keys.grants if keys else {})
         self._router = self._make_router()
         self.endpoints = self._bind(endpoints, keys)
         self._pipe_read, self._pipe_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -189,7 +193,7 @@ class Server:
         """A long-lived socket to another server, on this server's loop."""
         from transferqueue.net.stream import StreamSender
 
-        return StreamSender(self._context, endpoint, keys.for_clients() if keys else None)
+        return StreamSender(self._context, endpoint, keys.for_processes() if keys else None)
 
     def run(self, tick: Callable[[float], float]) -> None:
         """Serve until `stop`. ``tick(now_s)`` does what is due and returns the seconds until the
@@ -228,12 +232,14 @@ class Server:
     def _serve_burst(self) -> None:
         for _ in range(MAX_BURST):
             try:
-                frames = receive_frames(self._router)
+                frames, key_name = receive_with_key(
+                    self._router, may_have_key=self._key_check is not None
+                )
             except zmq.Again:
                 return
-            self._take(frames)
+            self._take(frames, key_name)
 
-    def _take(self, frames: list[memoryview]) -> None:
+    def _take(self, frames: list[memoryview], key_name: str | None) -> None:
         peer = bytes(frames[0])
         try:
             message = decode_message(frames[1:])
@@ -252,7 +258,9 @@ class Server:
                     body=message.body,
                     frames=message.frames,
                     received_s=time.monotonic(),
-                )
+                    limited_to=self._access.partitions_of(key_name),
+                ),
+                key_name,
             )
 
     def _control(self, peer: bytes, message: Message) -> None:
@@ -287,9 +295,10 @@ class Server:
         """The request was never seen: a peer that asks for it again is to send it again."""
         self._answers.forget(*request.key)
 
-    def _handle(self, request: Request) -> None:
+    def _handle(self, request: Request, key_name: str | None) -> None:
         self._answers.begin(*request.key)
         with self.answering(request):
+            self._access.check(key_name, request.op, request.body)
             handler = self._handlers.get(request.op)
             if handler is None:
                 raise InvalidInput(f"no operation {request.op!r}")

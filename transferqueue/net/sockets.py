@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from dataclasses import dataclass
@@ -142,6 +143,21 @@ def receive_frames(socket: zmq.Socket[bytes]) -> list[memoryview]:
     while frames[-1].more:
         frames.append(socket.recv(_NOW, copy=False))
     return [frame.buffer for frame in frames]
+
+
+def receive_with_key(
+    socket: zmq.Socket[bytes], *, may_have_key: bool
+) -> tuple[list[memoryview], str | None]:
+    """Frames as `receive_frames` gives them, and the name of the key that their connection showed;
+    ``None`` for one of this host. To ask costs 0.3 µs, and 6 where there is none."""
+    frames = [socket.recv(_NOW, copy=False)]
+    while frames[-1].more:
+        frames.append(socket.recv(_NOW, copy=False))
+    name = None
+    if may_have_key:
+        with contextlib.suppress(zmq.ZMQError):
+            name = str(frames[-1].get("User-Id"))
+    return [frame.buffer for frame in frames], name
 
 
 def receive_or_none(socket: zmq.Socket[bytes], count: WireBytes | None = None) -> Message | None:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import secrets
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_owner import find_arena
@@ -18,6 +17,8 @@ from transferqueue.service.runtime_dir import RuntimeDir
 from transferqueue.service.supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from transferqueue.errors import TransferQueueError
 
 _running: list[Service] = []
@@ -39,11 +40,17 @@ class Service(Closing):
         self._supervisor = Supervisor(
             self._runtime_dir.path, start_timeout_s=config.start_timeout_s
         )
-        self._keys = ServiceKeys.generate(encrypted=config.encrypt)
+        self._keys = ServiceKeys.generate(encrypted=config.encrypt, readers=config.read_keys)
         self.key_file = self._runtime_dir.key_file
         """The client key that peers on other hosts need; 0600."""
+        self.read_key_files = {
+            name: self.key_file.with_name(f"{name}.read.key") for name in config.read_keys
+        }
+        """Those of ``read_keys``, by name; 0600."""
         try:
             self._keys.for_clients().save(self.key_file)
+            for name, path in self.read_key_files.items():
+                self._keys.of(name).save(path)
             self._endpoints = self._start()
         except BaseException:
             self.close()
@@ -59,6 +66,10 @@ class Service(Closing):
     @property
     def client_keys(self) -> ClientKeys:
         return self._keys.for_clients()
+
+    def read_keys(self, name: str) -> ClientKeys:
+        """What the holder of one of the ``read_keys`` connects with. ConfigError for no such."""
+        return self._keys.of(name)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -78,7 +89,7 @@ class Service(Closing):
     def _start(self) -> list[str]:
         """Start every process at once, then wait for all of them."""
         deadline_s = time.monotonic() + self.config.start_timeout_s
-        common: dict[str, Any] = {"service_id": self.service_id, "keys": asdict(self._keys)}
+        common: dict[str, Any] = {"service_id": self.service_id, "keys": self._keys.to_plain()}
         if self.config.restart:
             common["guardian_pid"] = os.getpid()
         coordinator_ipc = self._ipc("coordinator")
@@ -155,6 +166,7 @@ def serve(
     arena_dir: str | None = None,
     host: str | None = None,
     encrypt: bool = True,
+    read_keys: Mapping[str, Sequence[str] | None] | None = None,
     prefault: bool = False,
     restart: bool = True,
     start_timeout_s: float = 30.0,
@@ -162,10 +174,10 @@ def serve(
     """Start a service: one coordinator and ``shards`` shards, as child processes of this one.
 
     ``budget_bytes`` is what each shard may hold. ``host`` names the interface to listen on for
-    clients of other hosts; without it only this host can connect. ``encrypt`` and ``prefault``:
-    see `ServiceConfig`. With ``restart`` a process that dies is started again and goes on where it
-    was: a shard with every row that was put, from its arena and a journal beside it, the
-    coordinator from the shards and a journal of its own.
+    clients of other hosts; without it only this host can connect. ``encrypt``, ``read_keys`` and
+    ``prefault``: see `ServiceConfig`. With ``restart`` a process that dies is started again and
+    goes on where it was: a shard with every row that was put, from its arena and a journal beside
+    it, the coordinator from the shards and a journal of its own.
 
     Returns when all of them listen. ConfigError (ArenaTooSmall, …) or ServiceFailed when one cannot
     start; nothing is left running then.
@@ -178,6 +190,7 @@ def serve(
             arena_dir=arena_dir,
             host=host,
             encrypt=encrypt,
+            read_keys=read_keys or {},
             prefault=prefault,
             restart=restart,
             start_timeout_s=start_timeout_s,

@@ -36,7 +36,7 @@ class Runnable(Protocol):
 
 def make_server(settings: dict[str, Any]) -> Runnable:
     """The server that the settings ask for."""
-    keys = ServiceKeys(**settings["keys"]) if settings.get("keys") else None
+    keys = ServiceKeys.from_plain(settings["keys"]) if settings.get("keys") else None
     if settings["role"] == "coordinator":
         from transferqueue.coordinator.server import CoordinatorServer
 

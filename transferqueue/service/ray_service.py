@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -72,7 +72,7 @@ class RayService(Closing):
         self.service_id = secrets.token_hex(8)
         self._shards_per_node = shards_per_node
         self._options = dict(actor_options)
-        self._keys = ServiceKeys.generate(encrypted=config.encrypt)
+        self._keys = ServiceKeys.generate(encrypted=config.encrypt, readers=config.read_keys)
         self._closed = False
         chosen = _alive_nodes() if nodes is None else _checked_nodes(nodes)
         self._actors = _Actors(coordinator=None)
@@ -90,6 +90,10 @@ class RayService(Closing):
     @property
     def client_keys(self) -> ClientKeys:
         return self._connection.keys
+
+    def read_keys(self, name: str) -> ClientKeys:
+        """What the holder of one of the ``read_keys`` connects with. ConfigError for no such."""
+        return self._keys.of(name)
 
     @property
     def shard_nodes(self) -> dict[int, str]:
@@ -136,7 +140,7 @@ class RayService(Closing):
     def _make_actor(
         self, process: str, node: str, settings: Mapping[str, Any], *, name: str
     ) -> Any:
-        common = {"service_id": self.service_id, "keys": asdict(self._keys)}
+        common = {"service_id": self.service_id, "keys": self._keys.to_plain()}
         options = {"num_cpus": 0, "max_restarts": 3, **self._options}
         actor = ray.remote(SupervisorActor).options(
             name=name,
@@ -232,6 +236,7 @@ def serve_ray(
     backend: str = "shm",
     arena_dir: str | None = None,
     encrypt: bool = True,
+    read_keys: Mapping[str, Sequence[str] | None] | None = None,
     prefault: bool = False,
     name: str = DEFAULT_NAME,
     nodes: Sequence[str] | None = None,
@@ -242,9 +247,9 @@ def serve_ray(
 
     ``shards_per_node`` shards on every node (or on those of ``nodes``, by node id), each with
     ``budget_bytes``, and the coordinator on this node. Any process of the cluster reaches it with
-    ``tq.connect()``. ``encrypt`` and ``prefault``: see `ServiceConfig`. ``actor_options`` are those
-    of ``ray.remote`` for all of its actors: ``num_cpus`` (0 by default), ``resources``,
-    ``runtime_env``, ``max_restarts`` (3 by default),
+    ``tq.connect()``. ``encrypt``, ``read_keys`` and ``prefault``: see `ServiceConfig`.
+    ``actor_options`` are those of ``ray.remote`` for all of its actors: ``num_cpus`` (0 by
+    default), ``resources``, ``runtime_env``, ``max_restarts`` (3 by default),
     ``lifetime="detached"`` to outlive this driver. ``name`` tells services of one cluster apart.
 
     Returns when all of them listen. ConfigError (ArenaTooSmall, …) or ServiceFailed when one cannot
@@ -256,6 +261,7 @@ def serve_ray(
             backend=backend,
             arena_dir=arena_dir,
             encrypt=encrypt,
+            read_keys=read_keys or {},
             prefault=prefault,
             start_timeout_s=start_timeout_s,
         ),

@@ -58,7 +58,7 @@ class SupervisorActor:
 
     def __init__(self, process: str, settings: Mapping[str, Any], start_timeout_s: float) -> None:
         self._service_id = settings["service_id"]
-        self._client_keys = ServiceKeys(**settings["keys"]).for_clients()
+        self._client_keys = ServiceKeys.from_plain(settings["keys"]).for_clients()
         self._stopping = False
         self._folder, self._port, self._epoch = _folder_of(f"{self._service_id}-{process}")
         self._failure: TransferQueueError | None = None

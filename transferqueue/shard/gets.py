@@ -184,7 +184,11 @@ class Gets:
             self._journal.leased(lease_id, reader, self._store, request.key)
         if streamed:
             runs = [column.runs for column in held]
-            self._outgoing[lease_id] = _HeldGet(reader=reader, get=OutgoingGet(runs))
+            self._outgoing[lease_id] = _HeldGet(
+                reader=reader,
+                partition=str(request.body["partition"]),
+                get=OutgoingGet(runs),
+            )
             final_s = request.received_s + request.seconds() + COMMIT_GRACE_S
             self._deadlines.add(lease_id, final_s)
         earlier = self._lent.note(request.key, (reader, lease_id))
@@ -214,7 +218,7 @@ class Gets:
         Parked while this reader has too much unsent: see `SendCredit`.
         """
         lease_id, chunk = request.number("lease_id"), request.number("chunk")
-        held = self._outgoing.get(lease_id)
+        held = self._held_for(request, lease_id)
         if held is None:
             raise TransferExpired("get", lease_id, self._store.slot)
         outgoing = held.get
@@ -259,9 +263,17 @@ class Gets:
         ``held`` of the answer: whether the lease was still there, and so what was read was right.
         """
         lease_id = request.number("lease_id")
-        held = lease_id in self._outgoing
-        self._end(lease_id)
-        return Reply(body={"held": held})
+        is_held = self._held_for(request, lease_id) is not None
+        if is_held:
+            self._end(lease_id)
+        return Reply(body={"held": is_held})
+
+    def _held_for(self, request: Request, lease_id: int) -> _HeldGet | None:
+        """What is held under the lease, unless it is of a partition that this key may not read."""
+        held = self._outgoing.get(lease_id)
+        limited = request.limited_to
+        is_for_them = held is None or limited is None or held.partition in limited
+        return held if is_for_them else None
 
     def _release(self, request: Request) -> Reply:
         """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more."""
@@ -290,6 +302,7 @@ class _HeldGet:
     """An answer whose bytes are asked for in chunks."""
 
     reader: str
+    partition: str
     get: OutgoingGet
 
 

@@ -1,0 +1,163 @@
+"""Keys that only read, over real TCP, encrypted and not."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import transferqueue as tq
+from transferqueue.errors import ConfigError, NotAllowed
+from transferqueue.net.calls import Call, raise_first
+from transferqueue.net.keys import ClientKeys
+from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LARGE = 3 << 20
+
+
+@pytest.fixture(params=[True, False], ids=["encrypted", "plain"])
+def service(request: pytest.FixtureRequest) -> Iterator[tq.Service]:
+    with tq.serve(
+        budget_bytes=64 << 20,
+        host="127.0.0.1",
+        encrypt=request.param,
+        read_keys={"dashboard": None, "eval": ["val"]},
+    ) as service:
+        yield service
+
+
+@pytest.fixture
+def handles(service: tq.Service) -> dict[str, tq.BatchHandle]:
+    with tq.connect(service.address, keys=service.client_keys) as client:
+        made = {}
+        for partition in ("train", "val"):
+            columns = {"x": torch.arange(4.0), "wide": torch.ones(4, LARGE // 16)}
+            made[partition] = client.put(columns, partition=partition, tags={"n": 1})
+            client.wait(made[partition])
+        return made
+
+
+def reading(service: tq.Service, name: str) -> tq.Client:
+    return tq.connect(service.address, keys=service.read_keys(name), transport="tcp")
+
+
+def test_a_reader_gets_whatever_there_is(
+    service: tq.Service, handles: dict[str, tq.BatchHandle]
+) -> None:
+    with reading(service, "dashboard") as client:
+        for handle in handles.values():
+            assert client.get(handle)["wide"].sum() == LARGE // 4  # in chunks
+            assert len(client.wait(handle, fields=["x"])) == 4
+        assert len(client.select("train", where=tq.tag("n") == 1)) == 4
+        assert set(client.status()["partitions"]) == {"train", "val"}
+        assert client.held()
+
+
+def test_a_reader_changes_nothing(service: tq.Service, handles: dict[str, tq.BatchHandle]) -> None:
+    handle = handles["train"]
+    with reading(service, "dashboard") as client:
+        attempts: list[Any] = [
+            lambda: client.put({"x": torch.zeros(1)}),
+            lambda: client.put({"y": torch.zeros(4)}, handle=handle),
+            lambda: client.put({"y": torch.zeros(4, LARGE)}, handle=handle),
+            lambda: client.clear(handle),
+            lambda: client.claim(task="t", partition="train", fields=["x"], n=1),
+            lambda: client.update_tags(handle, {"n": 2}),
+            lambda: client.create_partition("mine"),
+            lambda: client.drop_partition("train"),
+            lambda: client.advance_policy(3),
+        ]
+        for attempt in attempts:
+            with pytest.raises(NotAllowed, match="'dashboard'"):
+                attempt()
+        assert client.get(handle)["x"].tolist() == [0, 1, 2, 3]
+        (shard,) = client.status()["shards"]
+        assert shard["rows"] == 8
+        assert shard["puts_under_way"] == 0
+
+
+def test_a_reader_of_one_partition_sees_no_other(
+    service: tq.Service, handles: dict[str, tq.BatchHandle]
+) -> None:
+    with reading(service, "eval") as client:
+        assert client.get(handles["val"])["wide"].sum() == LARGE // 4
+        for attempt in (
+            lambda: client.get(handles["train"]),
+            lambda: client.wait(handles["train"], fields=["x"]),
+            lambda: client.select("train"),
+            client.status,
+            client.held,
+        ):
+            with pytest.raises(NotAllowed, match="'eval'"):
+                attempt()
+
+
+def test_a_reader_of_one_partition_reads_no_other_by_the_lease_of_somebody_else(
+    service: tq.Service, handles: dict[str, tq.BatchHandle]
+) -> None:
+    with tq.connect(service.address, keys=service.client_keys) as client:
+        endpoint = client.status()["shards"] and _shard_endpoint(service)
+    answer = _ask(endpoint, service.client_keys, ops.GET, *_get_body(handles["train"]))
+    lease_id = answer.body["lease_id"]
+    chunk = {"lease_id": lease_id, "chunk": 0}
+    with pytest.raises(tq.errors.TransferExpired):
+        _ask(endpoint, service.read_keys("eval"), ops.READ, chunk)
+    done = _ask(endpoint, service.read_keys("eval"), ops.READ_DONE, {"lease_id": lease_id})
+    assert done.body["held"] is False
+    assert _ask(endpoint, service.client_keys, ops.READ, chunk).frames
+
+
+def test_only_the_services_own_processes_are_shards(service: tq.Service) -> None:
+    body = {"slot": 0, "incarnation": "x", "endpoints": [], "facts": {}, "limited": []}
+    coordinator = service.address
+    with pytest.raises(NotAllowed, match="own processes"):
+        _ask(coordinator, service.client_keys, ops.REGISTER, body)
+    with tq.connect(service.address, keys=service.client_keys) as client:
+        client.put({"x": torch.zeros(1)})
+
+
+def test_key_files_are_this_users_alone_and_can_be_connected_with(service: tq.Service) -> None:
+    path = service.read_key_files["eval"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert ClientKeys.load(path) == service.read_keys("eval")
+
+
+def test_a_bad_name_or_list_of_partitions_is_refused_before_anything_starts() -> None:
+    for read_keys, words in (({"a/b": None}, "letters"), ({"a": "val"}, "a list of partitions")):
+        with pytest.raises(ConfigError, match=words):
+            tq.serve(read_keys=read_keys)
+
+
+def _shard_endpoint(service: tq.Service) -> str:
+    hello = _ask(service.address, service.client_keys, ops.HELLO, {"timeout_s": 5.0})
+    (shard,) = hello.body["shards"]
+    return next(name for name in shard["endpoints"] if name.startswith("tcp://"))
+
+
+def _get_body(handle: tq.BatchHandle) -> tuple[dict[str, Any], Any]:
+    arrays = ArrayWriter()
+    body = {
+        "partition": handle.partition,
+        "uids": arrays.add(handle.uids),
+        "fields": ["wide"],
+        "optional": [],
+        "reader": None,
+        "timeout_s": 10.0,
+    }
+    return body, arrays.frames
+
+
+def _ask(endpoint: str, keys: ClientKeys, op: str, body: dict[str, Any], frames: Any = ()) -> Any:
+    pool = SyncChannelPool(keys)
+    call = Call(endpoint=endpoint, op=op, body=body, frames=frames)
+    try:
+        return raise_first(run_blocking(pool.exchange([call], timeout_s=10)))[0]
+    finally:
+        pool.close()

@@ -1,0 +1,88 @@
+"""Who may ask for what: the keys of a service by name, and the requests that each may make.
+
+Three kinds of key. A **client** key may do everything that a client does. A **reader** key looks
+and never changes anything, at all partitions or at some. The **process** key is the service's own:
+only with it one is a shard towards the coordinator.
+
+Keys are asked for over TCP. A peer on this host comes by a socket in a folder that only this user
+can enter, and may do everything: it could as well read the keys there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from transferqueue.errors import NotAllowed
+from transferqueue.wire import ops
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Role(StrEnum):
+    """What a key is for."""
+
+    CLIENT = "client"
+    READER = "reader"
+    PROCESS = "process"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """One key of a service: a CURVE pair in Z85, and what its holder may do."""
+
+    name: str
+    role: Role
+    public: str
+    secret: str
+    partitions: tuple[str, ...] | None = None
+    """Those that a reader may look at; ``None``: all."""
+
+    def __repr__(self) -> str:
+        return f"Grant({self.name!r}, {self.role})"
+
+
+_OF_SHARDS: Final = frozenset({ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM})
+_LOOKING_AT_ALL: Final = frozenset({ops.STATUS, ops.HELD})
+_LOOKING_AT_ONE: Final = frozenset({ops.GET, ops.WAIT, ops.SELECT, ops.POLICY, ops.DEAD_LETTERS})
+_GOING_ON: Final = frozenset({ops.HELLO, ops.READ, ops.READ_DONE})
+"""``read`` and ``read_done`` name a lease: whoever holds it knows the partition, and checks."""
+
+
+class Access:
+    """The keys of one service, by name. A peer without a name is of this host."""
+
+    def __init__(self, grants: Mapping[str, Grant]) -> None:
+        self._grants = dict(grants)
+
+    def partitions_of(self, name: str | None) -> tuple[str, ...] | None:
+        """Those that the holder of a key is limited to; ``None``: no limit."""
+        return None if name is None else self._grants[name].partitions
+
+    def check(self, name: str | None, op: str, body: Mapping[str, Any]) -> None:
+        """`NotAllowed` unless the holder of this key may ask for this."""
+        if name is None:
+            return
+        grant = self._grants[name]
+        if grant.role is Role.PROCESS:
+            return
+        if op in _OF_SHARDS:
+            raise NotAllowed(name, op, "only the service's own processes")
+        if grant.role is Role.READER:
+            _check_reader(grant, op, body)
+
+
+def _check_reader(grant: Grant, op: str, body: Mapping[str, Any]) -> None:
+    if op in _GOING_ON:
+        return
+    if op in _LOOKING_AT_ONE:
+        partition = body.get("partition")
+        if grant.partitions is not None and partition not in grant.partitions:
+            raise NotAllowed(grant.name, op, f"reads {', '.join(grant.partitions)} only")
+        return
+    if op not in _LOOKING_AT_ALL:
+        raise NotAllowed(grant.name, op, "reads only")
+    if grant.partitions is not None:
+        raise NotAllowed(grant.name, op, f"it tells of more than {', '.join(grant.partitions)}")
