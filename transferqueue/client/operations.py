@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.client.control_operations import ControlOperations
 from transferqueue.client.data_operations import DataOperations
+from transferqueue.client.inquiries import Inquiries
 from transferqueue.client.session import Caller, Session
 from transferqueue.client.upkeep_operations import UpkeepOperations
 from transferqueue.client.weight_operations import WeightOperations
@@ -41,6 +42,7 @@ class Operations:
         self.data = DataOperations(caller, config, objects)
         self.control = ControlOperations(caller, config)
         self.upkeep = UpkeepOperations(caller, config)
+        self.inquiries = Inquiries(caller, config)
         self.weights = WeightOperations(self.data, self.control)
 
     @property
