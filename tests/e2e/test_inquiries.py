@@ -151,3 +151,22 @@ def test_links_say_why_a_way_is_not_better(service: tq.Service, client: tq.Clien
         (link,) = other.links()
         assert (link["way"], link["same_host"]) == ("ipc", True)
         assert "no memory that can be mapped" in link["why_not_better"]
+
+
+def test_a_put_over_its_quota_is_told_with_the_line_that_makes_it(client: tq.Client) -> None:
+    client.create_partition("small", max_rows=4)
+    client.put({"x": torch.arange(4)}, partition="small")
+
+    def put() -> None:
+        with pytest.raises(errors.QuotaExceeded):
+            client.put({"x": torch.arange(2)}, partition="small", timeout_s=3)
+
+    putting = threading.Thread(target=put)
+    putting.start()
+    wait_until(lambda: client.waits(partition="small")["waits"])
+    (wait,) = client.waits(partition="small")["waits"]
+    assert (wait["kind"], wait["wanted"]) == ("put", 2)
+    assert "test_inquiries.py" in wait["who"]
+    assert "(shard " in wait["who"]
+    assert "4 + 2 rows over the limit 4" in wait["why"]
+    putting.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ class Inquiries:
         calls = [Call(endpoint=self._endpoint(slot), op=ops.WAITS, body=body) for slot in slots]
         shards = [answer.body for answer in await self._caller.shards(calls, timeout_s=timeout_s)]
         answers = [coordinator.body, *shards]
+        _name_putters(answers[0]["waits"], dict(zip(slots, shards, strict=True)))
         every = [wait for answer in answers for wait in answer["waits"]]
         longest_first = sorted(every, key=lambda wait: -float(wait["since_s"]))
         num_waits = sum(int(answer["num_waits"]) for answer in answers)
@@ -107,6 +109,19 @@ class Inquiries:
             places = np.arange(len(uids))[part.rows]
             for field, cells in answer.body["fields"].items():
                 _add_field(rows, places, str(field), cells, ArrayReader(answer.frames))
+
+
+def _name_putters(waits: list[dict[str, Any]], shards: dict[int, Any]) -> None:
+    """The coordinator knows which shard asks for room for a put, and the shard for whom. Both have
+    them in the order they came."""
+    by_place: dict[tuple[str, str], deque[str]] = defaultdict(deque)
+    for slot, shard in shards.items():
+        for put in shard["over_quota"]:
+            by_place[(f"shard {slot}", str(put["partition"]))].append(str(put["who"]))
+    for wait in waits:
+        putters = by_place.get((str(wait["who"]), str(wait["partition"])))
+        if wait["kind"] == "put" and putters:
+            wait["who"] = f"{putters.popleft()} ({wait['who']})"
 
 
 def _checked_uids(uids: Sequence[int]) -> np.ndarray:

@@ -50,6 +50,11 @@ class Operations:
         return self._session.service_id
 
     @property
+    def session(self) -> Session:
+        """Who is at the other end."""
+        return self._session
+
+    @property
     def connect_arguments(self) -> dict[str, Any]:
         """What `connect` takes, elsewhere, to reach this service. Plain values, and no key."""
         return {

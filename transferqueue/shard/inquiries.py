@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +44,8 @@ class Inquiries:
 
     def _waits(self, request: Request) -> Reply:
         """Body: ``partition`` or nil for all, ``limit``. Entries as `coordinator.waiting_report`
-        has them, and who keeps space that was cleared, or may not be given out."""
+        has them; who makes the puts that wait for their quota, which the coordinator tells of; and
+        who keeps space that was cleared from being given out."""
         partition, now_s = request.body["partition"], time.monotonic()
         limit = _checked_limit(request.number("limit"), MAX_WAITS)
         waiting = [put for put in self._puts.waiting if partition in (None, put.plan.partition)]
@@ -53,6 +55,10 @@ class Inquiries:
             body={
                 "waits": [self._wait(put, now_s) for put in waiting[:limit]],
                 "num_waits": len(waiting),
+                "over_quota": [
+                    {"partition": put.plan.partition, "who": _who(put)}
+                    for put in islice(self._puts.admission, MAX_WAITS)
+                ],
                 "readers": [
                     {**asdict(reader), "pid": self._pid_of(reader.reader)}
                     for reader in readers[:MAX_READERS]
@@ -66,15 +72,13 @@ class Inquiries:
         return None if process is None else int(process["pid"])
 
     def _wait(self, put: WaitingPut, now_s: float) -> dict[str, Any]:
-        plan, writer = put.plan, put.request.body.get("writer")
-        site = str(plan.tags.get(SITE_TAG, ""))
-        pid = "" if writer is None else f"pid {writer['pid']}"
+        plan = put.plan
         free_bytes = self._budget.nbytes - self._backend.used_bytes
         return {
             "kind": "put",
             "partition": plan.partition,
             "task": "",
-            "who": " ".join(filter(None, (pid, site))) or put.request.peer.hex(),
+            "who": _who(put),
             "fields": [column.name for column in plan.columns],
             "wanted": plan.num_rows,
             "ready": 0,
@@ -113,6 +117,14 @@ class Inquiries:
                 "of_cell": arrays.add_optional(of_cell),
             }
         return fields
+
+
+def _who(put: WaitingPut) -> str:
+    """The process, where it writes to mapped memory, and the line of its code."""
+    writer = put.request.body.get("writer")
+    pid = "" if writer is None else f"pid {writer['pid']}"
+    site = str(put.plan.tags.get(SITE_TAG, ""))
+    return " ".join(filter(None, (pid, site))) or put.request.peer.hex()
 
 
 def _checked_limit(limit: int, most: int) -> int:
