@@ -129,7 +129,7 @@ def _locate(address: str | None, keys: ClientKeys | None) -> tuple[str, ClientKe
         if connection is None:
             raise NoService([f"${ADDRESS_VARIABLE}", "this process", "Ray"])
         return connection.address, keys or connection.keys
-    if not address.startswith(("ipc://", "tcp://")):
+    if not address.startswith(("ipc://", "tcp://", "inproc://")):
         raise ConfigError(f"an address starts with ipc:// or tcp://, got {address!r}")
     if address.startswith("tcp://") and keys is None:
         keys = _find_keys(address)

@@ -24,7 +24,7 @@ from transferqueue.backends.arena_owner import ProcessId, pid_namespace
 from transferqueue.backends.gather import gather
 from transferqueue.backends.shm_reader import VIEW_FROM_BYTES, ShmReader
 from transferqueue.client.forks import Forks
-from transferqueue.errors import Malformed, ServiceUnreachable
+from transferqueue.errors import Closed, Malformed, ServiceUnreachable
 from transferqueue.net.calls import Call
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.wire import ops
@@ -244,7 +244,10 @@ class LeaseReturns:
         answers. It is not waited for: one that hangs must not keep the others' memory."""
         untold, self._untold = self._untold, defaultdict(list)
         calls = [_release(endpoint, lease_ids) for endpoint, lease_ids in untold.items()]
-        outcomes = run_blocking(channels.exchange(calls, timeout_s=ANSWER_S)) if calls else []
+        try:
+            outcomes = run_blocking(channels.exchange(calls, timeout_s=ANSWER_S)) if calls else []
+        except Closed:  # a service of this process, which has gone with its memory
+            return
         for call, outcome in zip(calls, outcomes, strict=True):
             is_untold = isinstance(outcome, ServiceUnreachable) and _may_come_back(call.endpoint)
             if is_untold and time.monotonic() < self._give_up_s:

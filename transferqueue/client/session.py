@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from transferqueue.wire.format import Buffer, Message
 
 _IPC = "ipc://"
+INPROC = "inproc://"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,10 @@ class ShardAddress:
 
 
 def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Transport) -> str:
-    """A Unix socket on the same host, when it can be seen from here; else TCP."""
+    """Memory of this process, where the service runs in it; a Unix socket on the same host, when
+    it can be seen from here; else TCP."""
+    if endpoints and endpoints[0].startswith(INPROC) and transport is not Transport.TCP:
+        return endpoints[0]
     for endpoint in endpoints:
         is_here = same_host and transport is not Transport.TCP
         if endpoint.startswith(_IPC) and is_here and Path(endpoint[len(_IPC) :]).exists():
