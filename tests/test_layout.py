@@ -101,8 +101,8 @@ def test_the_two_faces_of_the_client_have_the_same_methods() -> None:
 def public_methods(cls: type) -> set[str]:
     return {
         name
-        for name, value in vars(cls).items()
-        if inspect.isfunction(value) and not name.startswith("_")
+        for name, value in inspect.getmembers(cls, inspect.isfunction)
+        if not name.startswith("_")
     }
 
 

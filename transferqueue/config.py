@@ -79,6 +79,8 @@ class ServiceConfig:
     at its first use than later."""
     restart: bool = True
     """Whether a process that dies is started again, with what it held."""
+    in_process: bool = False
+    """On threads of this process, for itself alone, rather than as child processes."""
     start_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -93,6 +95,11 @@ class ServiceConfig:
         if self.start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s must be positive, got {self.start_timeout_s}")
         self._check_read_keys()
+        if self.in_process and self.host is not None:
+            raise ConfigError(
+                f"in_process=True serves this process alone, and host={self.host!r} others; leave "
+                f"one of them out"
+            )
         if self.host in ("0.0.0.0", "::", "*"):
             raise ConfigError(
                 f"host={self.host!r} would listen on every interface; name the one the workers use"

@@ -4,7 +4,8 @@
 
     TransferQueueError
     ├── ConfigError                     (ValueError) a setting that cannot work
-    │   └── ArenaTooSmall               the arena's directory cannot hold the budget
+    │   ├── ArenaTooSmall               the arena's directory cannot hold the budget
+    │   └── NoKey                       a TCP service, and no client key for it
     ├── InvalidInput                    (ValueError) the caller's data; nothing was changed
     │   ├── UnsupportedObject           (TypeError) an object column holds what cannot be carried
     │   ├── UnsupportedTensor           (TypeError) a tensor layout that cannot be carried
@@ -51,6 +52,7 @@
     │   ├── StorageFull                 no space came free
     │   ├── QuotaExceeded               a partition's quota did not come free
     │   ├── ServiceUnreachable          no answer from a peer
+    │   │   └── KeyRefused              there is one, and it does not take our key
     │   └── TransferUnfinished          a large put or get was under way when its time was up
     ├── NoService                       no address given and no running service found
     ├── ServiceFailed                   a service process did not start or has died
@@ -65,6 +67,8 @@
 
 Those that a ``DataProto`` raises where verl asserts are an ``AssertionError`` as well, because the
 loops written against verl catch that.
+
+What each means, its usual causes and what to run stands in ``ERRORS.md``, an entry a class.
 
 An error is rebuilt from ``args`` on the far side of a socket or a pickle, so every constructor
 takes exactly the plain values that it passes on to ``super().__init__``.
@@ -99,6 +103,12 @@ def _uids(uids: Sequence[int]) -> str:
 class TransferQueueError(Exception):
     """Root of every error of this package."""
 
+    @property
+    def page(self) -> str:
+        """Where it is explained; ``transferqueue explain`` prints that entry."""
+        name = next(cls.__name__ for cls in type(self).__mro__ if cls.__module__ == __name__)
+        return f"transferqueue/ERRORS.md#{name.lower()}"
+
 
 class ConfigError(TransferQueueError, ValueError):
     """A setting that cannot work. ``args``: the message."""
@@ -116,6 +126,20 @@ class ArenaTooSmall(ConfigError):
             f"{directory} has {available:,} bytes free, the budget needs {needed:,}. Give the "
             f"container a larger one (docker run --shm-size={-(-needed // (1 << 20))}m), lower "
             f"budget_bytes, or set arena_dir (or $TRANSFERQUEUE_ARENA_DIR) to a larger directory."
+        )
+
+
+class NoKey(ConfigError):
+    """A TCP service answers only to its client key, and none was given or found."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+
+    def __str__(self) -> str:
+        return (
+            f"no key for {self.args[0]}: a TCP service answers only to its client key. Pass keys= "
+            f"(--key-file), or copy the service's client.key here and set "
+            f"$TRANSFERQUEUE_KEY_FILE to it"
         )
 
 
@@ -629,6 +653,18 @@ class ServiceUnreachable(DeadlineExceeded):
         return (
             f"no answer to {operation} from {address} in {waited_s:.1f} s; is the service running "
             f"there, and is this its key (transferqueue doctor tells)?"
+        )
+
+
+class KeyRefused(ServiceUnreachable):
+    """Somebody listens at the address and does not take our client key."""
+
+    def __str__(self) -> str:
+        address, operation, waited_s = self.args
+        return (
+            f"{address} refuses this client key (no answer to {operation} in {waited_s:.1f} s); "
+            f"take the client.key that the service wrote when it started: every start makes a "
+            f"new one."
         )
 
 

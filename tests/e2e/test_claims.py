@@ -31,10 +31,14 @@ client.claim(task="t", fields=["x"], n=2, partition=sys.argv[2], timeout_s=60)
 """
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[tq.Service]:
-    with tq.serve(shards=2, budget_bytes=64 << 20) as service:
+@pytest.fixture(scope="module", params=["processes", "threads"])
+def service(request: pytest.FixtureRequest) -> Iterator[tq.Service]:
+    in_process = request.param == "threads"
+    with tq.serve(shards=2, budget_bytes=64 << 20, in_process=in_process) as service:
         yield service
+
+
+of_processes = pytest.mark.parametrize("service", ["processes"], indirect=True, scope="module")
 
 
 @pytest.fixture
@@ -59,6 +63,7 @@ def waiting_claims(client: tq.Client, partition: str) -> int:
 # -- who waits and is gone ------------------------------------------------------------------------
 
 
+@of_processes
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_waiting_client_that_is_killed_frees_its_place(
     service: tq.Service, client: tq.Client, signal_number: int
@@ -76,6 +81,7 @@ def test_a_waiting_client_that_is_killed_frees_its_place(
         assert claim.deliveries.tolist() == [1, 1]
 
 
+@of_processes
 def test_rows_are_not_handed_to_a_client_that_has_just_died(
     service: tq.Service, client: tq.Client
 ) -> None:
@@ -91,6 +97,7 @@ def test_rows_are_not_handed_to_a_client_that_has_just_died(
         assert len(claim) == 2
 
 
+@of_processes
 def test_a_client_that_is_stopped_for_a_while_keeps_its_place(
     service: tq.Service, client: tq.Client
 ) -> None:
@@ -143,7 +150,8 @@ def test_claims_are_served_in_the_order_they_came(client: tq.Client) -> None:
         threads[-1].start()
         until(lambda number=number: waiting_claims(client, "order") == number + 1)  # type: ignore[misc]
     for first in range(0, 6, 2):
-        client.put(rows(2, first), partition="order")
+        # Each is known before the next: of two shards either may be heard first.
+        client.wait(client.put(rows(2, first), partition="order"))
     for thread in threads:
         thread.join()
     assert sorted(got) == [(0, [0, 1]), (1, [2, 3]), (2, [4, 5])]

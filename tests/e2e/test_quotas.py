@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[tq.Service]:
-    with tq.serve(shards=2, budget_bytes=64 << 20) as service:
+@pytest.fixture(scope="module", params=["processes", "threads"])
+def service(request: pytest.FixtureRequest) -> Iterator[tq.Service]:
+    in_process = request.param == "threads"
+    with tq.serve(shards=2, budget_bytes=64 << 20, in_process=in_process) as service:
         yield service
 
 

@@ -23,9 +23,29 @@ def service() -> Iterator[tq.Service]:
         yield service
 
 
-@pytest.fixture(params=["shm", "ipc", "tcp"])
-def client(service: tq.Service, request: pytest.FixtureRequest) -> Iterator[tq.Client]:
-    with tq.connect(service.address, timeout_s=10, transport=request.param) as client:
+@pytest.fixture(scope="module")
+def threads() -> Iterator[tq.Service]:
+    with tq.serve(shards=2, budget_bytes=16 << 20, in_process=True) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def heap_threads() -> Iterator[tq.Service]:
+    with tq.serve(shards=2, budget_bytes=16 << 20, in_process=True, backend="heap") as service:
+        yield service
+
+
+@pytest.fixture(params=["shm", "ipc", "tcp", "threads", "threads with the heap"])
+def client(
+    service: tq.Service,
+    threads: tq.Service,
+    heap_threads: tq.Service,
+    request: pytest.FixtureRequest,
+) -> Iterator[tq.Client]:
+    within = {"threads": threads, "threads with the heap": heap_threads}.get(request.param)
+    address = (within or service).address
+    transport = "auto" if within else request.param
+    with tq.connect(address, timeout_s=10, transport=transport) as client:
         yield client
         for partition in client.status()["partitions"]:
             client.clear(partition=partition)

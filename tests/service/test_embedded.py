@@ -42,7 +42,7 @@ def test_a_service_without_encryption_still_asks_for_the_key() -> None:
             handle = client.put({"x": torch.arange(1 << 20).view(4, -1)})
             assert client.get(handle)["x"].flatten().tolist() == list(range(1 << 20))
         other = ServiceKeys.generate(encrypted=False).for_clients()
-        with pytest.raises(errors.ServiceUnreachable):
+        with pytest.raises(errors.KeyRefused):
             tq.connect(service.address, keys=other, timeout_s=1)
 
 

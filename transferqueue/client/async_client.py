@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.client.claims import AsyncClaim, PendingClaim
 from transferqueue.client.claims_ahead import ClaimsAhead
 from transferqueue.client.data_operations import DEFAULT_PARTITION
+from transferqueue.client.looking import AsyncLooking
 from transferqueue.client.policies import policy_of, schema_of
 from transferqueue.errors import InvalidInput
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from transferqueue.view.schema import Schema
 
 
-class AsyncClient:
+class AsyncClient(AsyncLooking):
     """A connection to one service, for one event loop. Made by `transferqueue.connect_async`.
 
     What each method does stands at the method of the same name of `Client`.
@@ -304,16 +305,6 @@ class AsyncClient:
         return await self._ops.weights.fetch(
             name, version=version, newer_than=newer_than, timeout_s=timeout_s
         )
-
-    async def status(self, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """See `Client.status`."""
-        return await self._ops.control.status(timeout_s=timeout_s)
-
-    async def held(
-        self, *, partition: str | None = None, timeout_s: float | None = None
-    ) -> dict[str, Any]:
-        """See `Client.held`."""
-        return await self._ops.control.held(partition=partition, timeout_s=timeout_s)
 
     def stats(self) -> dict[str, dict[str, int]]:
         """See `Client.stats`."""

@@ -17,7 +17,7 @@ from transferqueue.config import (
     address_from_environment,
     key_file_from_environment,
 )
-from transferqueue.errors import ConfigError, NoService
+from transferqueue.errors import ConfigError, KeyRefused, NoKey, NoService, ServiceUnreachable
 from transferqueue.net.keys import ClientKeys
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.service.embedded import running_service
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from transferqueue.client.async_client import AsyncClient
     from transferqueue.service.ray_supervisor import RayConnection
 
+
+GREETING_S = 0.5
+"""After a deadline that passed without an answer, to find out whether that is for the key."""
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -51,8 +54,9 @@ def connect(
     both ends; only among peers that trust one another. ``transport``: a `Transport`, to force a
     way.
 
-    Raises ``NoService`` without an address, ``ConfigError`` for one that cannot be, and
-    ``ServiceUnreachable`` when nobody answers there in time.
+    Raises ``NoService`` without an address, ``ConfigError`` for one that cannot be (``NoKey`` for
+    a TCP address without a key), and ``ServiceUnreachable`` when nobody answers there in time
+    (``KeyRefused`` when somebody is there and does not take the key).
     """
     address, keys = _locate(address, keys)
     config = ClientConfig(timeout_s=timeout_s, transport=_choice(Transport, "transport", transport))
@@ -64,6 +68,9 @@ def connect(
         )
         memory = LocalMemory(session.arenas, keys)
         operations = Operations(channels, session, memory, config, policy)
+    except ServiceUnreachable as error:
+        channels.close()
+        raise _why_unreachable(error, address, keys) from None
     except BaseException:
         channels.close()
         raise
@@ -79,6 +86,8 @@ async def connect_async(
     transport: str = "auto",
 ) -> AsyncClient:
     """As `connect`, for an event loop."""
+    import asyncio
+
     from transferqueue.client.async_client import AsyncClient
     from transferqueue.net.async_channel import AsyncChannel
 
@@ -92,6 +101,9 @@ async def connect_async(
         )
         memory = LocalMemory(session.arenas, keys)
         operations = Operations(channel, session, memory, config, policy)
+    except ServiceUnreachable as error:
+        await channel.close()
+        raise await asyncio.to_thread(_why_unreachable, error, address, keys) from None
     except BaseException:
         await channel.close()
         raise
@@ -117,7 +129,7 @@ def _locate(address: str | None, keys: ClientKeys | None) -> tuple[str, ClientKe
         if connection is None:
             raise NoService([f"${ADDRESS_VARIABLE}", "this process", "Ray"])
         return connection.address, keys or connection.keys
-    if not address.startswith(("ipc://", "tcp://")):
+    if not address.startswith(("ipc://", "tcp://", "inproc://")):
         raise ConfigError(f"an address starts with ipc:// or tcp://, got {address!r}")
     if address.startswith("tcp://") and keys is None:
         keys = _find_keys(address)
@@ -143,7 +155,16 @@ def _find_keys(address: str) -> ClientKeys:
     connection = _ray_connection()
     if connection is not None and address in connection.endpoints:
         return connection.keys
-    raise ConfigError(
-        f"no key for {address}: a TCP service answers only to its client key. Pass keys=, or copy "
-        f"the service's client.key here and set $TRANSFERQUEUE_KEY_FILE to it"
-    )
+    raise NoKey(address)
+
+
+def _why_unreachable(
+    error: ServiceUnreachable, address: str, keys: ClientKeys | None
+) -> ServiceUnreachable:
+    """`KeyRefused` where that is the reason that nobody answered, else the error itself."""
+    if address.startswith("tcp://"):
+        from transferqueue.net.greeting import Greeting, greet
+
+        if greet(address, keys, timeout_s=GREETING_S) is Greeting.REFUSED:
+            return KeyRefused(*error.args)
+    return error

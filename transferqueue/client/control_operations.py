@@ -162,6 +162,7 @@ class ControlOperations:
         arrays = ArrayWriter()
         body = {
             "partition": handle.partition,
+            "client": self._session.client_id,
             "uids": arrays.add(np.unique(handle.uids)),
             "fields": [stored_name(handle, name) for name in wanted],
             "timeout_s": self._timeout(timeout_s),
@@ -192,6 +193,7 @@ class ControlOperations:
     ) -> BatchHandle:
         body = {
             "partition": partition,
+            "client": self._session.client_id,
             "where": plain_predicate(where),
             "fields": names_of("fields", fields),
             "order_by": order_by,

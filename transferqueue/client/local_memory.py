@@ -24,7 +24,7 @@ from transferqueue.backends.arena_owner import ProcessId, pid_namespace
 from transferqueue.backends.gather import gather
 from transferqueue.backends.shm_reader import VIEW_FROM_BYTES, ShmReader
 from transferqueue.client.forks import Forks
-from transferqueue.errors import Malformed, ServiceUnreachable
+from transferqueue.errors import Closed, Malformed, ServiceUnreachable
 from transferqueue.net.calls import Call
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.wire import ops
@@ -53,18 +53,21 @@ MAX_UNTOLD = 65_536
 """Leases of one shard, the newest, that it is told of when it is back."""
 
 
-def arena_within_reach(facts: Mapping[str, Any]) -> ArenaAddress | None:
-    """The arena of a shard, if this process can map it and the shard can see this process end."""
+def why_out_of_reach(facts: Mapping[str, Any]) -> str:
+    """Why this process cannot map the arena of a shard, or the shard could not see it end; "" when
+    nothing is in the way."""
     plain = facts.get("arena")
-    if plain is None or facts.get("boot_id") != boot_id():
-        return None
+    if facts.get("boot_id") != boot_id():
+        return "the shard is on another host"
+    if plain is None:
+        return "its backend keeps no memory that can be mapped"
     if facts.get("pid_namespace") != pid_namespace():
-        return None  # the shard could not tell whether this process still looks
+        return "another pid namespace: the shard could not tell whether this process still looks"
     try:
         arena = ArenaAddress.from_plain(dict(plain))
-    except Malformed:
-        return None
-    return arena if arena.is_here() else None
+    except Malformed as error:
+        return str(error)
+    return "" if arena.is_here() else f"{arena.lock_path} is not here, or is another user's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +244,10 @@ class LeaseReturns:
         answers. It is not waited for: one that hangs must not keep the others' memory."""
         untold, self._untold = self._untold, defaultdict(list)
         calls = [_release(endpoint, lease_ids) for endpoint, lease_ids in untold.items()]
-        outcomes = run_blocking(channels.exchange(calls, timeout_s=ANSWER_S)) if calls else []
+        try:
+            outcomes = run_blocking(channels.exchange(calls, timeout_s=ANSWER_S)) if calls else []
+        except Closed:  # a service of this process, which has gone with its memory
+            return
         for call, outcome in zip(calls, outcomes, strict=True):
             is_untold = isinstance(outcome, ServiceUnreachable) and _may_come_back(call.endpoint)
             if is_untold and time.monotonic() < self._give_up_s:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.client.control_operations import ControlOperations
 from transferqueue.client.data_operations import DataOperations
+from transferqueue.client.inquiries import Inquiries
 from transferqueue.client.session import Caller, Session
 from transferqueue.client.upkeep_operations import UpkeepOperations
 from transferqueue.client.weight_operations import WeightOperations
@@ -41,11 +42,17 @@ class Operations:
         self.data = DataOperations(caller, config, objects)
         self.control = ControlOperations(caller, config)
         self.upkeep = UpkeepOperations(caller, config)
+        self.inquiries = Inquiries(caller, config)
         self.weights = WeightOperations(self.data, self.control)
 
     @property
     def service_id(self) -> str:
         return self._session.service_id
+
+    @property
+    def session(self) -> Session:
+        """Who is at the other end."""
+        return self._session
 
     @property
     def connect_arguments(self) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_address import boot_id
-from transferqueue.client.local_memory import arena_within_reach
+from transferqueue.backends.arena_address import ArenaAddress, boot_id
+from transferqueue.client.local_memory import why_out_of_reach
 from transferqueue.config import Transport
 from transferqueue.errors import (
     ConfigError,
@@ -27,11 +29,11 @@ from transferqueue.wire import ops
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from transferqueue.backends.arena_address import ArenaAddress
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.wire.format import Buffer, Message
 
 _IPC = "ipc://"
+INPROC = "inproc://"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +47,15 @@ class ShardAddress:
     budget_bytes: int
     arena: ArenaAddress | None
     """Its memory, when this process can map it and is allowed to."""
+    why_not_mapped: str
+    """"" when ``arena`` is there."""
 
 
 def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Transport) -> str:
-    """A Unix socket on the same host, when it can be seen from here; else TCP."""
+    """Memory of this process, where the service runs in it; a Unix socket on the same host, when
+    it can be seen from here; else TCP."""
+    if endpoints and endpoints[0].startswith(INPROC) and transport is not Transport.TCP:
+        return endpoints[0]
     for endpoint in endpoints:
         is_here = same_host and transport is not Transport.TCP
         if endpoint.startswith(_IPC) and is_here and Path(endpoint[len(_IPC) :]).exists():
@@ -64,6 +71,11 @@ def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Tra
     raise NoService([f"{endpoint} (not on this host)" for endpoint in endpoints])
 
 
+def _name_of_this_client() -> str:
+    """Unlike any other, and it tells an operator whom to look at."""
+    return f"{socket.gethostname()[:64]}:{os.getpid()}/{secrets.token_hex(8)}"
+
+
 class Session:
     """A connected client's view of its service. Holds no socket; `Channel` does."""
 
@@ -72,6 +84,8 @@ class Session:
         self.service_id = str(hello["service_id"])
         self._transport = transport
         self._turn = itertools.count()
+        self.client_id = _name_of_this_client()
+        """Names this client in its claims and waits, over whichever of its sockets they go."""
         self.hear(hello)
 
     def hear(self, hello: Mapping[str, Any]) -> None:
@@ -81,8 +95,8 @@ class Session:
         }
         self.slots = sorted(self._shards, key=lambda slot: (not self._shards[slot].same_host, slot))
         """Slots of all shards, those of this host first."""
-        self.client_id = secrets.token_hex(8)
-        """Names this client in its claims, over whichever of its sockets they go."""
+        self.directory: list[dict[str, Any]] = [dict(shard) for shard in hello["shards"]]
+        """What each shard says of itself, to whoever wants to reach it."""
 
     def next_turn(self) -> int:
         """A number that rises with every put, to take the shards in turn."""
@@ -123,12 +137,15 @@ class Session:
 def _shard_address(shard: Mapping[str, Any], transport: Transport) -> ShardAddress:
     same_host = shard.get("boot_id") == boot_id()
     may_map = transport in (Transport.AUTO, Transport.SHM)
-    arena = arena_within_reach(shard) if may_map else None
+    why_not = why_out_of_reach(shard)
+    if not why_not and not may_map:
+        why_not = f"connected with transport={transport.value!r}"
+    arena = None if why_not else ArenaAddress.from_plain(dict(shard["arena"]))
     if arena is None and transport is Transport.SHM:
         raise ConfigError(
-            f"transport='shm', but this process cannot map the memory of shard {shard['slot']}: "
-            f"it must run on the shard's host, as its user, and see the same arena folder and "
-            f"process ids"
+            f"transport='shm', but this process cannot map the memory of shard {shard['slot']} "
+            f"({why_not}): it must run on the shard's host, as its user, and see the same arena "
+            f"folder and process ids"
         )
     return ShardAddress(
         slot=int(shard["slot"]),
@@ -138,6 +155,7 @@ def _shard_address(shard: Mapping[str, Any], transport: Transport) -> ShardAddre
         same_host=same_host,
         budget_bytes=int(shard["budget_bytes"]),
         arena=arena,
+        why_not_mapped=why_not,
     )
 
 

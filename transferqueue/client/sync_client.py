@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from transferqueue.client.claims import Claim
 from transferqueue.client.data_operations import DEFAULT_PARTITION
+from transferqueue.client.looking import Looking
 from transferqueue.client.policies import policy_of, schema_of
 from transferqueue.closing import Closing
 from transferqueue.net.sync_channel import run_blocking
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(Closing):
+class Client(Closing, Looking):
     """A connection to one service.
 
     Made by `transferqueue.connect`; a context manager. Every call has a deadline, ``timeout_s``,
@@ -376,17 +377,6 @@ class Client(Closing):
                 name, version=version, newer_than=newer_than, timeout_s=timeout_s
             )
         )
-
-    def status(self, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """What the coordinator and each shard hold and do, as plain values."""
-        return self._run(self._ops.control.status(timeout_s=timeout_s))
-
-    def held(
-        self, *, partition: str | None = None, timeout_s: float | None = None
-    ) -> dict[str, Any]:
-        """What is held and by whom, by partition: rows and bytes by field, rows by task, by age and
-        by the line of code that put them (``rows_by_site``)."""
-        return self._run(self._ops.control.held(partition=partition, timeout_s=timeout_s))
 
     def stats(self) -> dict[str, dict[str, int]]:
         """Bytes and rows that this client put and got, by field."""

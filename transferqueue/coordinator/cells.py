@@ -27,6 +27,10 @@ class CellWaits:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def waiting(self) -> Iterable[CellWaiter]:
+        """Every one of them."""
+        return self._waiting.values()
+
     def park(self, waiter: CellWaiter, table: Table) -> list[Effect]:
         """Answer at once if everything is there, else wait."""
         waiter.look(table)

@@ -321,7 +321,7 @@ class Claims:
     def give_up(self, waiter: ClaimWaiter, now_s: float, hint: str) -> Effect:
         """The claim's deadline has come: what is there, if it takes that, or NotReady."""
         self.leave(waiter)
-        ready = self._num_ready(waiter)
+        ready = self.num_ready(waiter)
         if waiter.allow_partial and waiter.uids is None and 0 < ready < waiter.n:
             answer = self._try(waiter, ready, now_s)
             if answer is not None:
@@ -332,7 +332,8 @@ class Claims:
         error = NotReady(waiter.n, ready, missing, now_s - waiter.parked_s, hint)
         return Refuse(waiter_id=waiter.waiter_id, error=error)
 
-    def _num_ready(self, waiter: ClaimWaiter) -> int:
+    def num_ready(self, waiter: ClaimWaiter) -> int:
+        """How many samples it could be handed now, if it took fewer than it asks for."""
         ready = waiter.feed.ready
         if waiter.uids is not None:
             rows = self._table.find(waiter.uids)

@@ -127,14 +127,25 @@ class Lifetimes:
         self.origins.keep(kept)
         self._looked_at = int(np.searchsorted(kept, self._looked_at))
 
-    def ages(self, now_s: float) -> dict[str, Any]:
-        """Live rows by age."""
+    def ages(self, now_s: float, row_bytes: NDArray[np.float64] | None = None) -> dict[str, Any]:
+        """Live rows by age and site; with ``row_bytes``, those of each of them, bytes too."""
         rows = self._table.live_rows()
         ages_s = now_s - self.arrivals.times_s(rows)
-        counts = np.bincount(np.searchsorted(AGE_BOUNDS_S, ages_s), minlength=len(AGE_BOUNDS_S) + 1)
-        names = [f"up to {bound:g} s" for bound in AGE_BOUNDS_S] + ["older"]
-        return {
-            "rows_by_age": dict(zip(names, counts.tolist(), strict=True)),
+        classes = np.searchsorted(AGE_BOUNDS_S, ages_s)
+        report = {
+            "rows_by_age": _by_age(np.bincount(classes, minlength=_NUM_AGES)),
             "oldest_s": float(ages_s.max(initial=0.0)),
-            "rows_by_site": self.origins.report(rows, ages_s),
+            "rows_by_site": self.origins.report(rows, ages_s, row_bytes),
         }
+        if row_bytes is not None:
+            num_bytes = np.bincount(classes, weights=row_bytes, minlength=_NUM_AGES)
+            report["bytes_by_age"] = _by_age(num_bytes.round().astype(np.int64))
+        return report
+
+
+_NUM_AGES = len(AGE_BOUNDS_S) + 1
+_AGE_NAMES = [*(f"up to {bound:g} s" for bound in AGE_BOUNDS_S), "older"]
+
+
+def _by_age(counts: NDArray[np.int64]) -> dict[str, int]:
+    return dict(zip(_AGE_NAMES, counts.tolist(), strict=True))

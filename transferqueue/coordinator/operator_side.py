@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from transferqueue.coordinator import dead_letters, discards
+from transferqueue.coordinator import cell_report, dead_letters, discards, waiting_report
 from transferqueue.coordinator.requests import check_task, checked_uids, distinct_uids
 from transferqueue.coordinator.shard_side import ShardSide
+from transferqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from transferqueue.coordinator.cell_report import Described
     from transferqueue.coordinator.effects import DeadLetters, Effect
 
 
 class OperatorSide(ShardSide):
-    """What is asked of rows by name, claimed or not."""
+    """What is asked of rows by name, claimed or not, and of those who wait for them."""
+
+    def waits(
+        self, *, now_s: float, partition: str | None = None, limit: int
+    ) -> tuple[list[dict[str, Any]], int]:
+        """The first ``limit`` requests that wait (`waiting_report`), and how many there are."""
+        chosen = (
+            list(self._partitions) if partition is None else [self._partitions.known(partition)]
+        )
+        entries: list[dict[str, Any]] = []
+        for each in chosen:
+            hint = self._partitions.hint(each.name)
+            left = limit - len(entries)
+            entries += waiting_report.waits(each, now_s, hint=hint, limit=left) if left else []
+        return entries, sum(waiting_report.num_waiting(each) for each in chosen)
+
+    def describe(
+        self,
+        *,
+        now_s: float,
+        partition: str | None = None,
+        uids: NDArray[np.int64] | None = None,
+        limit: int,
+    ) -> Described:
+        """Samples cell by cell: those of ``uids``, or the oldest of ``partition``. RowsGone when
+        uids alone are given, and no partition has any of them."""
+        if uids is not None:
+            uids = distinct_uids(uids)
+        if partition is not None:
+            known = self._partitions.known(partition)
+        elif uids is not None:
+            known = cell_report.find_partition(self._partitions, uids)
+        else:
+            raise InvalidInput("describe takes a partition, uids, or both")
+        return cell_report.describe(known, uids, self._leases, limit=limit, now_s=now_s)
 
     def dead_letters(self, partition: str, task: str) -> DeadLetters:
         """The rows that a task was given too often without an ack, oldest first. O(rows)."""

@@ -34,19 +34,41 @@ class Origins:
             self._first_rows.append(first_row)
             self._codes.append(code)
 
-    def report(self, rows: Rows, ages_s: NDArray[np.float64]) -> dict[str, Any]:
-        """Rows by site, and the age of the oldest of each."""
+    def sites(self, rows: Rows) -> list[str]:
+        """Where each of a few rows was put; "" where that is not known."""
+        names = list(self._sites)
+        return [names[code] for code in self._codes_of(rows).tolist()]
+
+    def _codes_of(self, rows: Rows) -> NDArray[np.int64]:
+        if not len(rows):
+            return np.zeros(0, dtype=np.int64)
+        codes = np.asarray(self._codes, dtype=np.int64)
+        return codes[np.searchsorted(self._first_rows, rows, side="right") - 1]
+
+    def report(
+        self,
+        rows: Rows,
+        ages_s: NDArray[np.float64],
+        row_bytes: NDArray[np.float64] | None = None,
+    ) -> dict[str, Any]:
+        """Rows by site, and the age of the oldest of each; with ``row_bytes``, bytes too."""
         if not len(rows):
             return {}
-        codes = np.array(self._codes)[np.searchsorted(self._first_rows, rows, side="right") - 1]
+        codes = self._codes_of(rows)
         counts = np.bincount(codes, minlength=len(self._sites))
         oldest_s = np.zeros(len(self._sites))
         np.maximum.at(oldest_s, codes, ages_s)
-        return {
+        found: dict[str, dict[str, Any]] = {
             site or "unknown": {"rows": int(counts[code]), "oldest_s": float(oldest_s[code])}
             for site, code in self._sites.items()
             if counts[code]
         }
+        if row_bytes is not None:
+            num_bytes = np.bincount(codes, weights=row_bytes, minlength=len(self._sites))
+            for site, code in self._sites.items():
+                if counts[code]:
+                    found[site or "unknown"]["bytes"] = round(num_bytes[code])
+        return found
 
     def keep(self, kept: Rows) -> None:
         """Rows were renumbered: the row ``kept[i]`` is now ``i``."""

@@ -56,6 +56,10 @@ class FieldBytes:
         self.total -= num_bytes
         return num_bytes
 
+    def of_a_cell(self) -> dict[str, float]:
+        """Bytes of one cell of each field, on the average."""
+        return {field: self._bytes[field] / cells for field, cells in self._cells.items() if cells}
+
     def by_field(self) -> dict[str, int]:
         """Bytes of each field that holds any cell."""
         return {field: self._bytes[field] for field, cells in self._cells.items() if cells}
@@ -230,6 +234,10 @@ class Quota:
     def give_up(self, put: PutWaiter, holders: str) -> Refuse:
         """The put's deadline has come."""
         self.leave(put)
+        return Refuse(waiter_id=put.waiter_id, error=self.over_limit(put, holders))
+
+    def over_limit(self, put: PutWaiter, holders: str) -> QuotaExceeded:
+        """Why the put is not let in, with the numbers."""
         credit = self.credit
         what, limit, used, asked = "rows", self._max_rows, self.used_rows, put.num_rows
         if limit is None or used + credit.rows + asked <= limit:
@@ -242,8 +250,7 @@ class Quota:
         used += credit.rows if what == "rows" else credit.num_bytes
         if not self._in_ratio(put) and self._fits(put):
             holders = "samples_per_insert: claims are behind"
-        error = QuotaExceeded(self._partition, what, limit or 0, used, asked, holders)
-        return Refuse(waiter_id=put.waiter_id, error=error)
+        return QuotaExceeded(self._partition, what, limit or 0, used, asked, holders)
 
     # -- what comes and goes --------------------------------------------------------------------
 

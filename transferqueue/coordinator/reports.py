@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from transferqueue.coordinator.policy import Retention
 from transferqueue.coordinator.table import TaskState
 from transferqueue.errors import near_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from numpy.typing import NDArray
 
     from transferqueue.coordinator.partition import Partition
 
@@ -44,19 +48,45 @@ def status(partition: Partition) -> dict[str, Any]:
 
 
 def held(partition: Partition, now_s: float) -> dict[str, Any]:
-    """Rows and bytes of one partition by field, task and age. O(rows) a task."""
-    quota = partition.quota
+    """Rows and bytes of one partition by field, task, age and site. O(rows) a field and a task.
+
+    Only the bytes of each field are known here, so those of a group of rows are its cells of each
+    field times the mean cell of that field.
+    """
+    quota, row_bytes = partition.quota, bytes_of_rows(partition)
     return {
         "rows": partition.table.num_live,
         "rows_being_freed": partition.table.num_freeing,
         "bytes": quota.field_bytes.total,
         "bytes_by_field": quota.field_bytes.by_field(),
         "tasks": {task: task_counts(partition, task) for task in tasks(partition)},
-        **partition.lifetimes.ages(now_s),
+        "bytes_by_task": {
+            task: _bytes_by_state(partition, task, row_bytes) for task in tasks(partition)
+        },
+        **partition.lifetimes.ages(now_s, row_bytes),
         "credit": {"rows": quota.credit.rows, "bytes": quota.credit.num_bytes},
         "max_rows": partition.policy.max_rows,
         "max_bytes": partition.policy.max_bytes,
         "held_by": holders(partition),
+    }
+
+
+def bytes_of_rows(partition: Partition) -> NDArray[np.float64]:
+    """Of every live row, each cell taken for an average one of its field. O(rows) a field."""
+    rows = partition.table.live_rows()
+    num_bytes = np.zeros(len(rows))
+    for field, cell_bytes in partition.quota.field_bytes.of_a_cell().items():
+        np.add(num_bytes, cell_bytes, out=num_bytes, where=partition.table.is_ready(field, rows))
+    return num_bytes
+
+
+def _bytes_by_state(
+    partition: Partition, task: str, row_bytes: NDArray[np.float64]
+) -> dict[str, int]:
+    table, rows = partition.table, partition.table.live_rows()
+    return {
+        state.name.lower(): round(float(row_bytes[table.is_in_state(task, rows, state)].sum()))
+        for state in TaskState
     }
 
 

@@ -11,6 +11,8 @@ from transferqueue.coordinator.effects import Effect, Refuse, Reply, Selection
 from transferqueue.errors import FieldSpecMismatch, NotReady
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from transferqueue.coordinator.effects import WaiterId
     from transferqueue.coordinator.row_set import Rows
     from transferqueue.coordinator.specs import Spec
@@ -30,6 +32,14 @@ class Selects:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def waiting(self) -> Iterable[SelectWaiter]:
+        """Every select that waits."""
+        return self._waiting.values()
+
+    def num_matching(self, waiter: SelectWaiter) -> int:
+        """How many rows it would get now. O(rows)."""
+        return len(self._matching(waiter, self._table.live_rows()))
 
     def park(self, waiter: SelectWaiter) -> list[Effect]:
         """Answer at once if enough rows match, else wait."""
@@ -58,7 +68,7 @@ class Selects:
     def give_up(self, waiter: SelectWaiter, now_s: float, hint: str) -> Effect:
         """Its deadline has come."""
         self.leave(waiter)
-        ready = len(self._matching(waiter, self._table.live_rows()))
+        ready = self.num_matching(waiter)
         error = NotReady(waiter.min_rows, ready, {}, now_s - waiter.parked_s, hint)
         return Refuse(waiter_id=waiter.waiter_id, error=error)
 

@@ -341,7 +341,7 @@ class CoordinatorServer:
             self._plane.wait(
                 now_s=now_s,
                 waiter_id=request.key,
-                client_id=request.peer,
+                client_id=str(body.get("client") or request.peer.hex()),
                 partition=str(body["partition"]),
                 uids=ArrayReader(request.frames).int64s(body["uids"]),
                 fields=list(body["fields"]),
@@ -356,7 +356,7 @@ class CoordinatorServer:
             self._plane.select(
                 now_s=now_s,
                 waiter_id=request.key,
-                client_id=request.peer,
+                client_id=str(body.get("client") or request.peer.hex()),
                 partition=str(body["partition"]),
                 where=body["where"],
                 fields=list(body["fields"]),
@@ -398,6 +398,7 @@ class CoordinatorServer:
             body={
                 "service_id": self.service_id,
                 "uptime_s": now_s - self._started_s,
+                "time_s": time.time(),
                 "shards": self._links.slots,
                 "partitions": self._plane.status(now_s=now_s),
                 "parked": len(self._parked),

@@ -122,6 +122,10 @@ class Table:
         """The uids of rows."""
         return self._uids[rows]
 
+    def states(self, rows: Rows) -> NDArray[np.uint8]:
+        """The `RowState` of each row."""
+        return self._states[rows]
+
     def is_live(self, rows: Rows) -> NDArray[np.bool_]:
         """Which of these rows anybody may see."""
         return np.asarray(self._states[rows] == RowState.LIVE)

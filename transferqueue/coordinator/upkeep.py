@@ -6,9 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from transferqueue.coordinator.answers import answer_message
+from transferqueue.coordinator.cell_report import MAX_SAMPLES, check_limit, to_body
 from transferqueue.net.server import Handler, Reply, Request
 from transferqueue.wire import ops
-from transferqueue.wire.arrays import ArrayReader
+from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+from transferqueue.wire.tags import write_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.effects import Effect
     from transferqueue.coordinator.journal import CoordinatorJournal
     from transferqueue.coordinator.shard_links import ShardLinks
+
+MAX_WAITS = 1000
+"""Requests that wait of which one answer tells."""
 
 
 class Upkeep:
@@ -39,6 +44,8 @@ class Upkeep:
         self._greet = greet
         self.handlers: dict[str, Handler] = {
             ops.HELD: self._held,
+            ops.WAITS: self._waits,
+            ops.DESCRIBE: self._describe,
             ops.POLICY: self._policy,
             ops.DEAD_LETTERS: self._dead_letters,
             ops.REDRIVE: self._redrive,
@@ -59,6 +66,30 @@ class Upkeep:
                 )
             }
         )
+
+    def _waits(self, request: Request) -> Reply:
+        """Body: ``partition`` or nil for all, ``limit``."""
+        partition = request.body["partition"]
+        waits, num_waits = self._plane.waits(
+            now_s=time.monotonic(),
+            partition=None if partition is None else str(partition),
+            limit=check_limit(request.number("limit"), MAX_WAITS),
+        )
+        return Reply(body={"waits": waits, "num_waits": num_waits})
+
+    def _describe(self, request: Request) -> Reply:
+        """Body: ``partition`` or nil, ``uids`` or nil, not both; ``limit``."""
+        partition = request.body["partition"]
+        arrays = ArrayWriter()
+        described = self._plane.describe(
+            now_s=time.monotonic(),
+            partition=None if partition is None else str(partition),
+            uids=ArrayReader(request.frames).get_optional(request.body["uids"]),
+            limit=check_limit(request.number("limit"), MAX_SAMPLES),
+        )
+        body = to_body(described, arrays.add)
+        body["tags"] = write_tags(described.tags, arrays)
+        return Reply(body=body, frames=arrays.frames)
 
     def _dead_letters(self, request: Request) -> Reply:
         """Body: ``partition``, ``task``."""

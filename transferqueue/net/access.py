@@ -45,8 +45,10 @@ class Grant:
 
 
 _OF_SHARDS: Final = frozenset({ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM})
-_LOOKING_AT_ALL: Final = frozenset({ops.STATUS, ops.HELD})
-_LOOKING_AT_ONE: Final = frozenset({ops.GET, ops.WAIT, ops.SELECT, ops.POLICY, ops.DEAD_LETTERS})
+_LOOKING_AT_ALL: Final = frozenset({ops.STATUS, ops.HELD, ops.WAITS})
+_LOOKING_AT_ONE: Final = frozenset(
+    {ops.GET, ops.WAIT, ops.SELECT, ops.POLICY, ops.DEAD_LETTERS, ops.DESCRIBE}
+)
 _GOING_ON: Final = frozenset({ops.HELLO, ops.READ, ops.READ_DONE})
 """``read`` and ``read_done`` name a lease: whoever holds it knows the partition, and checks."""
 

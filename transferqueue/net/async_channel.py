@@ -16,12 +16,12 @@ import zmq
 
 from transferqueue.errors import Closed, ConfigError, ForkedClient
 from transferqueue.net.calls import CANCEL, RESUME, Call, Flow, Outcome
+from transferqueue.net.contexts import Contexts
 from transferqueue.net.pending import Pending, PendingCalls, PendingFlows
 from transferqueue.net.sockets import (
     WireBytes,
     connect_dealer,
     descriptor,
-    new_context,
     receive_or_none,
     send_or_drop,
 )
@@ -49,7 +49,7 @@ class AsyncChannel:
     """Belongs to the event loop that it is first used in."""
 
     def __init__(self, keys: ClientKeys | None = None) -> None:
-        self._context = new_context()
+        self._contexts = Contexts()
         self._keys = keys
         self.wire_bytes = WireBytes()
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
@@ -150,7 +150,7 @@ class AsyncChannel:
         socket = self._sockets.get(endpoint)
         if socket is None:
             try:
-                socket = connect_dealer(self._context, endpoint, self._keys)
+                socket = connect_dealer(self._contexts.of(endpoint), endpoint, self._keys)
             except zmq.ZMQError as error:
                 raise ConfigError(f"cannot connect to {endpoint!r}: {error}") from error
             self._sockets[endpoint] = socket
@@ -173,4 +173,4 @@ class AsyncChannel:
             exchange.progress.set()
         for endpoint in list(self._sockets):
             self._forget(endpoint)
-        self._context.destroy(linger=None)
+        self._contexts.close()

@@ -19,12 +19,12 @@ import zmq
 from transferqueue.errors import InvalidInput, Malformed, TransferQueueError, WireError
 from transferqueue.net.access import Access
 from transferqueue.net.calls import CANCEL, RESUME, UNKNOWN, WORKING
+from transferqueue.net.contexts import Contexts
 from transferqueue.net.keys import KeyCheck, ServiceKeys
 from transferqueue.net.replies import AnswerLog
 from transferqueue.net.sockets import (
     common_options,
     milliseconds,
-    new_context,
     receive_with_key,
     send_frames,
 )
@@ -127,7 +127,8 @@ class Server:
         self._answers = AnswerLog()
         self.refusals: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
-        self._context = new_context()
+        self._contexts = Contexts()
+        self._context = self._contexts.of(endpoints[0])
         self._poller = zmq.Poller()
         self._on_readable: dict[object, Callable[[], None]] = {}
         self._key_check: KeyCheck | None = None
@@ -141,7 +142,7 @@ class Server:
         self.watch(self._router, self._serve_burst)
 
     def _make_router(self) -> zmq.Socket[bytes]:
-        router = self._context.socket(zmq.ROUTER)
+        router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         common_options(router)
         router.backlog = BACKLOG
         router.router_handover = True
@@ -193,7 +194,9 @@ class Server:
         """A long-lived socket to another server, on this server's loop."""
         from transferqueue.net.stream import StreamSender
 
-        return StreamSender(self._context, endpoint, keys.for_processes() if keys else None)
+        return StreamSender(
+            self._contexts.of(endpoint), endpoint, keys.for_processes() if keys else None
+        )
 
     def run(self, tick: Callable[[float], float]) -> None:
         """Serve until `stop`. ``tick(now_s)`` does what is due and returns the seconds until the
@@ -393,4 +396,4 @@ class Server:
             os.close(self._pipe_write)
         if self._key_check is not None:
             self._key_check.close()
-        self._context.destroy(linger=None)
+        self._contexts.close()

@@ -15,12 +15,12 @@ import zmq
 
 from transferqueue.errors import Closed, ConfigError, ForkedClient
 from transferqueue.net.calls import CANCEL, RESUME, Call, Flow, Outcome
+from transferqueue.net.contexts import Contexts
 from transferqueue.net.pending import Pending, PendingCalls, PendingFlows
 from transferqueue.net.sockets import (
     WireBytes,
     connect_dealer,
     milliseconds,
-    new_context,
     receive_or_none,
     send_or_drop,
 )
@@ -50,11 +50,11 @@ class SyncChannel:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        contexts: Contexts,
         keys: ClientKeys | None = None,
         count: WireBytes | None = None,
     ) -> None:
-        self._context = context
+        self._contexts = contexts
         self._count = count
         self._keys = keys
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
@@ -123,7 +123,7 @@ class SyncChannel:
         socket = self._sockets.get(endpoint)
         if socket is None:
             try:
-                socket = connect_dealer(self._context, endpoint, self._keys)
+                socket = connect_dealer(self._contexts.of(endpoint), endpoint, self._keys)
             except zmq.ZMQError as error:
                 raise ConfigError(f"cannot connect to {endpoint!r}: {error}") from error
             self._sockets[endpoint] = socket
@@ -143,7 +143,7 @@ class SyncChannelPool:
     """
 
     def __init__(self, keys: ClientKeys | None = None) -> None:
-        self._context = new_context()
+        self._contexts = Contexts()
         self._keys = keys
         self.wire_bytes = WireBytes()
         self._pid = os.getpid()
@@ -171,7 +171,7 @@ class SyncChannelPool:
             channel = (
                 self._idle.pop()
                 if self._idle
-                else SyncChannel(self._context, self._keys, self.wire_bytes)
+                else SyncChannel(self._contexts, self._keys, self.wire_bytes)
             )
         try:
             yield channel
@@ -196,4 +196,4 @@ class SyncChannelPool:
             idle, self._idle = self._idle, []
         for channel in idle:
             channel.close()
-        self._context.destroy(linger=None)
+        self._contexts.close()

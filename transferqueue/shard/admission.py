@@ -16,7 +16,7 @@ from transferqueue.wire import ops
 from transferqueue.wire.format import ERROR_OP, Message, decode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from transferqueue.net.server import Server
     from transferqueue.shard.waiting_puts import WaitingPut
@@ -68,6 +68,10 @@ class Admission:
     def __len__(self) -> int:
         """Puts that wait for room."""
         return len(self._asked)
+
+    def __iter__(self) -> Iterator[WaitingPut]:
+        """Them, in the order they asked."""
+        return iter(self._asked.values())
 
     def limit(self, partitions: Iterable[str]) -> None:
         """These partitions have a quota, and no others."""

@@ -38,11 +38,12 @@ class MappingPeers:
         self._on_end = on_end
         self._on_begin = on_begin
         self.processes: dict[str, dict[str, Any]] = {}
-        """Every process that is watched, as plain values, by key."""
+        """Every one of them, as plain values, by key. All but this one are watched: with it the
+        shard ends too."""
         self._pidfds: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._pidfds)
+        return len(self.processes)
 
     def key_of(self, plain: Mapping[str, Any]) -> str:
         """The key of the process that a request names, which is watched from now on.
@@ -56,7 +57,7 @@ class MappingPeers:
             boot_id=str(plain["boot_id"]),
         )
         key = f"{process.pid}:{process.started}"
-        if key not in self._pidfds:
+        if key not in self.processes:
             self._open(key, process)
             self._on_begin(key, self.processes[key])
         return key
@@ -73,6 +74,9 @@ class MappingPeers:
         return ended
 
     def _open(self, key: str, process: ProcessId) -> None:
+        if process == ProcessId.of(os.getpid()):  # a client of a shard that runs on its threads
+            self.processes[key] = asdict(process)
+            return
         try:
             pidfd = os.pidfd_open(process.pid)
         except OSError as error:

@@ -24,7 +24,7 @@ from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.put import PutPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from transferqueue.backends.base import Backend
     from transferqueue.net.server import Handler, Request, Server
@@ -120,6 +120,11 @@ class Puts:
             if not is_lent:
                 self._deadlines.add(put_id, float(record.body["deadline_s"]) + COMMIT_GRACE_S)
         self._journal.keep(found.puts)
+
+    @property
+    def waiting(self) -> Iterable[WaitingPut]:
+        """Puts that wait for space, in the order they came."""
+        return self._waiting
 
     @property
     def num_waiting(self) -> int:

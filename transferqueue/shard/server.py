@@ -15,6 +15,7 @@ from transferqueue.backends.base import BackendConfig
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.shard.account import account
 from transferqueue.shard.gets import Gets
+from transferqueue.shard.inquiries import Inquiries
 from transferqueue.shard.opening import open_shard
 from transferqueue.shard.peers import MappingPeers
 from transferqueue.shard.puts import Budget, Puts
@@ -118,7 +119,14 @@ class ShardServer:
             arena=arena,
             on_free=self._puts.admit,
         )
-        self._server.add_handlers(self._puts.handlers | self._gets.handlers)
+        inquiries = Inquiries(
+            store=self._store,
+            backend=self._backend,
+            peers=self._peers,
+            budget=self._budget,
+            puts=self._puts,
+        )
+        self._server.add_handlers(self._puts.handlers | self._gets.handlers | inquiries.handlers)
         self._resume(opened.found)
 
     def _resume(self, found: Recovery) -> None:
@@ -244,6 +252,7 @@ class ShardServer:
                 "slot": self.slot,
                 "pid": os.getpid(),
                 "epoch": self.epoch,
+                "time_s": time.time(),
                 "journal_bytes": self._journal.num_bytes,
                 "budget_bytes": self._budget.nbytes,
                 "used_bytes": self._backend.used_bytes,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from transferqueue.net.server import Request
     from transferqueue.wire.put import PutPlan
@@ -33,6 +33,10 @@ class WaitingPuts:
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    def __iter__(self) -> Iterator[WaitingPut]:
+        """In the order they came."""
+        return iter(self._queue)
 
     @property
     def num_bytes(self) -> int:

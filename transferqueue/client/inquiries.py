@@ -1,0 +1,202 @@
+"""Questions of an operator: who waits for what, where single cells are, which way goes where."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.client.links import links_of
+from transferqueue.client.placement import split_by_slot
+from transferqueue.coordinator.cell_report import ROW_STATES, TASK_STATES
+from transferqueue.errors import InvalidInput
+from transferqueue.fields import FieldSpec
+from transferqueue.net.calls import Call
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+from transferqueue.wire.tags import read_tags
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transferqueue.client.session import Caller
+    from transferqueue.config import ClientConfig
+    from transferqueue.wire.format import Message
+
+
+class Inquiries:
+    """Asks coordinator and shards, and puts their answers together. Changes nothing."""
+
+    def __init__(self, caller: Caller, config: ClientConfig) -> None:
+        self._caller = caller
+        self._session = caller.session
+        self._config = config
+
+    def links(self) -> list[dict[str, Any]]:
+        return [asdict(link) for link in links_of(self._session)]
+
+    # -- waits ----------------------------------------------------------------------------------
+
+    async def waits(
+        self, *, partition: str | None = None, limit: int = 100, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        timeout_s = self._config.timeout_s if timeout_s is None else timeout_s
+        body = {"partition": partition, "limit": limit}
+        coordinator = await self._caller.coordinator(ops.WAITS, body, timeout_s=timeout_s)
+        slots = sorted(self._session.slots)
+        calls = [Call(endpoint=self._endpoint(slot), op=ops.WAITS, body=body) for slot in slots]
+        shards = [answer.body for answer in await self._caller.shards(calls, timeout_s=timeout_s)]
+        answers = [coordinator.body, *shards]
+        _name_putters(answers[0]["waits"], dict(zip(slots, shards, strict=True)))
+        every = [wait for answer in answers for wait in answer["waits"]]
+        longest_first = sorted(every, key=lambda wait: -float(wait["since_s"]))
+        num_waits = sum(int(answer["num_waits"]) for answer in answers)
+        return {
+            "waits": longest_first[:limit],
+            "left_out": num_waits - len(longest_first[:limit]),
+            "shards": [
+                {"slot": slot, "readers": shard["readers"], "num_readers": shard["num_readers"]}
+                for slot, shard in zip(slots, shards, strict=True)
+            ],
+        }
+
+    def _endpoint(self, slot: int) -> str:
+        return self._session.shard(slot).endpoint
+
+    # -- describe -------------------------------------------------------------------------------
+
+    async def describe(
+        self,
+        partition: str | None = None,
+        *,
+        uids: Sequence[int] | None = None,
+        limit: int = 20,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        timeout_s = self._config.timeout_s if timeout_s is None else timeout_s
+        arrays = ArrayWriter()
+        asked = None if uids is None else _checked_uids(uids)
+        body = {"partition": partition, "uids": arrays.add_optional(asked), "limit": limit}
+        answer = await self._caller.coordinator(
+            ops.DESCRIBE, body, frames=arrays.frames, timeout_s=timeout_s
+        )
+        found = ArrayReader(answer.frames).int64s(answer.body["uids"])
+        rows = _rows(answer, found)
+        await self._add_cells(str(answer.body["partition"]), found, rows, timeout_s)
+        return {
+            "partition": str(answer.body["partition"]),
+            "num_rows": int(answer.body["num_rows"]),
+            "left_out": int(answer.body["num_rows"]) - len(rows),
+            "absent": ArrayReader(answer.frames).int64s(answer.body["absent"]).tolist(),
+            "rows": rows,
+        }
+
+    async def _add_cells(
+        self, partition: str, uids: np.ndarray, rows: list[dict[str, Any]], timeout_s: float
+    ) -> None:
+        """Complete the rows with what the shards know of their cells."""
+        parts = [part for part in split_by_slot(uids) if part.slot in self._session.slots]
+        calls = []
+        for part in parts:
+            arrays = ArrayWriter()
+            body = {"partition": partition, "uids": arrays.add(uids[part.rows])}
+            endpoint = self._endpoint(part.slot)
+            calls.append(Call(endpoint=endpoint, op=ops.DESCRIBE, body=body, frames=arrays.frames))
+        answers = await self._caller.shards(calls, timeout_s=timeout_s) if calls else []
+        for part, answer in zip(parts, answers, strict=True):
+            places = np.arange(len(uids))[part.rows]
+            for field, cells in answer.body["fields"].items():
+                _add_field(rows, places, str(field), cells, ArrayReader(answer.frames))
+
+
+def _name_putters(waits: list[dict[str, Any]], shards: dict[int, Any]) -> None:
+    """The coordinator knows which shard asks for room for a put, and the shard for whom. Both have
+    them in the order they came."""
+    by_place: dict[tuple[str, str], deque[str]] = defaultdict(deque)
+    for slot, shard in shards.items():
+        for put in shard["over_quota"]:
+            by_place[(f"shard {slot}", str(put["partition"]))].append(str(put["who"]))
+    for wait in waits:
+        putters = by_place.get((str(wait["who"]), str(wait["partition"])))
+        if wait["kind"] == "put" and putters:
+            wait["who"] = f"{putters.popleft()} ({wait['who']})"
+
+
+def _checked_uids(uids: Sequence[int]) -> np.ndarray:
+    try:
+        array = np.asarray(uids, dtype=np.int64)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(f"uids must be 64-bit ints, got {uids!r:.80}") from None
+    if array.ndim != 1 or not len(array):
+        raise InvalidInput(f"uids must be a list of at least one int, got {uids!r:.80}")
+    return array
+
+
+def _rows(answer: Message, uids: np.ndarray) -> list[dict[str, Any]]:
+    """One dict a sample: these are to be read by people, and are few."""
+    body, arrays = answer.body, ArrayReader(answer.frames)
+    states = arrays.get(body["states"]).tolist()
+    ages_s = arrays.get(body["ages_s"]).tolist()
+    ready = {str(f): arrays.get(mask).tolist() for f, mask in body["ready"].items()}
+    rows = [
+        {
+            "uid": uid,
+            "shard": uid >> 48,
+            "state": ROW_STATES[states[at]],
+            "age_s": ages_s[at],
+            "site": str(body["sites"][at]),
+            "tags": {},
+            "tasks": {},
+            "fields": {
+                field: {"ready": mask[at], "stored": False} for field, mask in ready.items()
+            },
+        }
+        for at, uid in enumerate(uids.tolist())
+    ]
+    for name, values in read_tags(body["tags"], arrays).items():
+        listed = values.tolist() if isinstance(values, np.ndarray) else values
+        for at, row in enumerate(rows):
+            value = listed[at] if isinstance(listed, list) else listed
+            if value is not None:
+                row["tags"][name] = value
+    _add_tasks(rows, body, arrays)
+    return rows
+
+
+def _add_tasks(rows: list[dict[str, Any]], body: Any, arrays: ArrayReader) -> None:
+    for task, columns in body["tasks"].items():
+        states = arrays.get(columns["states"]).tolist()
+        deliveries = arrays.get(columns["deliveries"]).tolist()
+        for at, row in enumerate(rows):
+            row["tasks"][str(task)] = {
+                "state": TASK_STATES[states[at]],
+                "deliveries": deliveries[at],
+            }
+    for claim in body["claims"]:
+        for at in np.flatnonzero(arrays.get(claim["is_mine"])).tolist():
+            rows[at]["tasks"].setdefault(str(claim["task"]), {}).update(
+                claim_id=claim["claim_id"], who=claim["client"], left_s=claim["left_s"]
+            )
+
+
+def _add_field(
+    rows: list[dict[str, Any]], places: np.ndarray, field: str, cells: Any, arrays: ArrayReader
+) -> None:
+    at = arrays.int64s(cells["at"])
+    nbytes = arrays.int64s(cells["nbytes"]).tolist()
+    specs = [FieldSpec.from_wire(spec) for spec in cells["specs"]]
+    of_cell = arrays.get_optional(cells["of_cell"])
+    which = [0] * len(at) if of_cell is None else of_cell.tolist()
+    for place, num_bytes, number in zip(places[at].tolist(), nbytes, which, strict=True):
+        spec = specs[number]
+        cell = rows[place]["fields"].setdefault(field, {"ready": False})
+        cell.update(
+            stored=True,
+            bytes=num_bytes,
+            dtype=spec.dtype,
+            shape=list(spec.shape),
+            ragged_dim=spec.ragged_dim,
+            kind=spec.kind.value,
+        )

@@ -1,0 +1,92 @@
+"""``transferqueue status``: what a service holds and does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from transferqueue.service.commands.output import (
+    console,
+    json_epilog,
+    json_option,
+    mib,
+    print_json,
+    span,
+    table,
+)
+from transferqueue.service.commands.target import Target, target_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEYS = {
+    "service_id": "of the service; its handles carry it",
+    "uptime_s": "of the coordinator",
+    "time_s": "the coordinator's clock, seconds since 1970",
+    "partitions": "by name: rows, bytes, fields (field -> samples that have it), tasks (free, "
+    "claimed, acked, dead_letter), waiting (claims, cells, selects, puts), rows_put, "
+    "rows_handed_out, policy",
+    "shards": "a list: slot, rows, used_bytes, budget_bytes, leases, puts_waiting, backend, "
+    "requests, refusals",
+    "parked": "requests that wait for an answer",
+    "waiting_for_shards": "requests that wait until all shards have come, after a restart",
+    "journal_bytes": "of the coordinator's journal",
+    "requests": "operation -> how often",
+    "refusals": "error -> how often",
+    "keys_refused": "TCP peers that came without the key",
+}
+
+
+@click.command(epilog=json_epilog(KEYS))
+@target_options
+@json_option
+def status(target: Target, as_json: bool) -> None:  # noqa: FBT001 - click's
+    """What a service holds and does."""
+    with target.connect() as client:
+        report = client.status()
+    if as_json:
+        print_json(report)
+    else:
+        show(report)
+
+
+def show(report: Mapping[str, Any]) -> None:
+    screen = console()
+    screen.print(f"service {report['service_id']}, up {span(report['uptime_s'])}\n")
+    screen.print(shards_table(report))
+    screen.print()
+    screen.print(partitions_table(report))
+
+
+def shards_table(report: Mapping[str, Any]) -> Any:
+    """A row a shard."""
+    heads = ("shard", "rows", "MiB used", "of", "leases", "puts waiting", "refused")
+    rows = [
+        (
+            shard["slot"],
+            f"{shard['rows']:,}",
+            mib(shard["used_bytes"]),
+            mib(shard["budget_bytes"]),
+            shard["leases"],
+            shard["puts_waiting"] + shard["puts_over_quota"],
+            sum(shard["refusals"].values()),
+        )
+        for shard in report["shards"]
+    ]
+    return table(*heads, rows=rows, right=heads)
+
+
+def partitions_table(report: Mapping[str, Any]) -> Any:
+    """A row a partition and task: what stands still shows in its columns."""
+    heads = ("partition", "rows", "MiB", "fields", "task", "free", "claimed", "acked", "waiting")
+    rows: list[tuple[object, ...]] = []
+    for name, partition in report["partitions"].items():
+        waiting = sum(partition["waiting"].values())
+        first = (name, f"{partition['rows']:,}", mib(partition["bytes"]), len(partition["fields"]))
+        for at, (task, states) in enumerate(partition["tasks"].items() or [("", {})]):
+            counts = [f"{states[s]:,}" if states else "" for s in ("free", "claimed", "acked")]
+            lead = first if at == 0 else ("", "", "", "")
+            rows.append((*lead, task, *counts, waiting if at == 0 else ""))
+    right = ("rows", "MiB", "fields", "free", "claimed", "acked", "waiting")
+    return table(*heads, rows=rows, right=right)

@@ -1,0 +1,104 @@
+"""Which service a command is about: options, finding its address, connecting."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transferqueue.client.sync_client import Client
+    from transferqueue.net.keys import ClientKeys
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+RAY = "ray"
+"""An address that stands for the service on the Ray cluster of this host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What the options say."""
+
+    address: str | None
+    key_file: Path | None
+    timeout_s: float
+
+    def connect(self, **options: Any) -> Client:
+        """A client of that service. ``NoService`` when there is none to be found."""
+        from transferqueue.client.connecting import connect
+
+        address, keys = self.locate()
+        return connect(address, keys=keys, timeout_s=self.timeout_s, **options)
+
+    def locate(self) -> tuple[str | None, ClientKeys | None]:
+        """Address and key, as `connect` takes them."""
+        from transferqueue.net.keys import ClientKeys
+
+        keys = None if self.key_file is None else ClientKeys.load(self.key_file)
+        if self.address == RAY:
+            from transferqueue.service.ray_lookup import look_up
+
+            connection = look_up()
+            return connection.address, keys or connection.keys
+        return self.address or _found_address(), keys
+
+
+def _found_address() -> str | None:
+    """The only running service of this user on this host, if there is just one."""
+    from transferqueue.config import address_from_environment
+    from transferqueue.errors import NoService
+    from transferqueue.service.runtime_dir import running_services
+
+    if address_from_environment() is not None:
+        return None
+    found = [service.endpoints[0] for service in running_services()]
+    if len(found) > 1:
+        listed = "\n  ".join(found)
+        raise click.UsageError(f"several services run here, name one with --address:\n  {listed}")
+    if not found:
+        raise NoService(
+            ["--address", "$TRANSFERQUEUE_ADDRESS", "this user's services on this host"]
+        )
+    return found[0]
+
+
+def target_options(command: Command) -> Command:
+    """``--address``, ``--key-file`` and ``--timeout-s``, as one argument ``target``."""
+
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any, address: str | None, key_file: Path | None, timeout_s: float, **kwargs: Any
+    ) -> Any:
+        target = Target(address=address, key_file=key_file, timeout_s=timeout_s)
+        return command(*args, target=target, **kwargs)
+
+    options = (
+        click.option(
+            "--address",
+            metavar="ADDRESS",
+            help="ipc:// or tcp:// of the service, or 'ray' for the one on this host's Ray "
+            "cluster. Default: $TRANSFERQUEUE_ADDRESS, else the one that runs here.",
+        ),
+        click.option(
+            "--key-file",
+            type=click.Path(path_type=Path, dir_okay=False, exists=True),
+            help="The service's client.key, for tcp:// addresses. Default: "
+            "$TRANSFERQUEUE_KEY_FILE, else found for services of this user on this host.",
+        ),
+        click.option(
+            "--timeout-s",
+            default=5.0,
+            show_default=True,
+            type=click.FloatRange(min=0, min_open=True),
+            help="For each thing that is asked.",
+        ),
+    )
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
