@@ -16,6 +16,8 @@ import psutil
 import pytest
 import zmq
 
+from transferqueue.backends.arena_owner import LockRecord
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,12 +42,26 @@ def _open_files() -> Counter[str]:
 
 
 def _arena_files() -> Counter[str]:
-    """Arena files that no live shard owns. Those of other services on this machine come and go."""
+    """Arena files that no live shard owns. Those of other services on this machine come and go,
+    and some are between a shard that was killed and its successor."""
+    family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     return Counter(
         str(path)
         for path in Path("/dev/shm").glob("transferqueue-*")
         if not _is_owned(path.with_suffix(".lock"))
+        and not _is_awaited_elsewhere(path.with_suffix(".lock"), family)
     )
+
+
+def _is_awaited_elsewhere(lock: Path, family: set[int]) -> bool:
+    """Whether a process that is none of ours lives to start the shard again."""
+    try:
+        record = LockRecord.from_json(lock.read_bytes())
+    except OSError:
+        return False
+    if record is None or record.guardian is None or record.guardian.pid in family:
+        return False
+    return record.guardian.is_alive() is not False
 
 
 def _is_owned(lock: Path) -> bool:

@@ -55,6 +55,7 @@
     │   │   └── KeyRefused              there is one, and it does not take our key
     │   └── TransferUnfinished          a large put or get was under way when its time was up
     ├── NoService                       no address given and no running service found
+    ├── NotAllowed                      the key of this client does not allow it
     ├── ServiceFailed                   a service process did not start or has died
     ├── JournalDamaged                  what a restarted process should go on from cannot be trusted
     ├── Closed                          the client or service was closed
