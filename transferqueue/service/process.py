@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,9 @@ from transferqueue.wire.format import encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+MAX_FILES = 1 << 20
 
 
 class Runnable(Protocol):
@@ -88,8 +92,18 @@ def say(message: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def open_as_many_files_as_allowed() -> None:
+    """Every connection is a descriptor, and a shell's usual limit is 1,024 of them: whoever
+    connects and says nothing would keep the clients of a large job out until it is cut off."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def main() -> int:
     """Serve until stdin closes or SIGTERM comes. Exit status 1 when the start failed."""
+    open_as_many_files_as_allowed()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     settings = json.loads(sys.stdin.buffer.readline())
     try:
