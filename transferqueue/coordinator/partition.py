@@ -171,7 +171,7 @@ class Partition:
         old = len(rows) - num_new
         self.feeds.tag_rows(rows[old:])
         if old and tagged:
-            self.feeds.regroup(np.sort(rows[:old]), tagged)
+            self.feeds.retag(np.sort(rows[:old]), tagged)
         return tagged
 
     def count_refused_tag(self, name: str, num_rows: int) -> None:
@@ -386,7 +386,7 @@ class Partition:
         for name, values in tags.items():
             self.tags.set(name, rows, values)
         rows = np.unique(rows)
-        self.feeds.regroup(rows, tags)
+        self.feeds.retag(rows, tags)
         effects = self.free_stale(rows)
         rows = rows[self.table.is_live(rows)]
         fed = self.feeds.refresh(rows)
