@@ -321,7 +321,10 @@ class Claims:
     def give_up(self, waiter: ClaimWaiter, now_s: float, hint: str) -> Effect:
         """The claim's deadline has come: what is there, if it takes that, or NotReady."""
         self.leave(waiter)
-        ready = self.num_ready(waiter)
+        try:
+            ready = self.num_ready(waiter)
+        except TransferQueueError as failed:  # of its sampler
+            return Refuse(waiter_id=waiter.waiter_id, error=failed)
         if waiter.allow_partial and waiter.uids is None and 0 < ready < waiter.n:
             answer = self._try(waiter, ready, now_s)
             if answer is not None:

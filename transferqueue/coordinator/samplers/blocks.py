@@ -172,7 +172,9 @@ class BlockSampler(Sampler):
     def pick(self, blocks: Blocks, n: int, rng: np.random.Generator) -> Rows | None:
         """As ``choose``, with rows for positions. ``blocks`` may have fewer than ``n``."""
 
-    def choose(self, candidates: Candidates, n: int, rng: np.random.Generator) -> Rows | None:
+    def choose(
+        self, candidates: Candidates, n: int, rng: np.random.Generator
+    ) -> NDArray[np.integer[Any]] | None:
         return self.pick(Blocks.of(self.tag, candidates.tags[self.tag]), n, rng)
 
 
