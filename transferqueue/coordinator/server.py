@@ -258,6 +258,7 @@ class CoordinatorServer:
         effects = self._plane.create_partition(name, policy, now_s=now_s)
         reply = Reply(body={})
         self._journal.declared(name, policy, now_s, (request.key, reply))
+        self._date_rows(name, now_s)
         self._carry_out(effects)
         if not policy.limits_puts:
             return reply
@@ -265,6 +266,13 @@ class CoordinatorServer:
         self._notices.wait(name, request, reply)
         self._notices.heard(self._links.limited)
         return None
+
+    def _date_rows(self, name: str, now_s: float) -> None:
+        """Rows that were put before their partition was declared: from now on their age counts."""
+        made = self._plane.partitions.known(name)
+        if made.policy.ttl_s is not None and made.table.num_rows:
+            uids = made.table.uids(made.table.live_rows())
+            self._journal.tagged(name, uids, {}, rows_put=made.quota.rows_put, now_s=now_s)
 
     def _drop_partition(self, request: Request) -> Reply:
         name, now_s = str(request.body["partition"]), time.monotonic()
