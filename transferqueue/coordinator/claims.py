@@ -128,7 +128,17 @@ class Claims:
         """Whether it takes nothing from those before it: named rows, or a batch that is made."""
         return waiter.uids is not None or self._pending(waiter) is not None
 
-    def _try(self, waiter: ClaimWaiter, n: int, now_s: float) -> Effect | None:
+    def serve_past_ratio(self, waiter: ClaimWaiter, now_s: float) -> list[Effect]:
+        """Answer the first claim of its feed though ``samples_per_insert`` is against it."""
+        answer = self._try(waiter, waiter.n, now_s, past_ratio=True)
+        if answer is None:
+            return []
+        self.leave(waiter)
+        return [answer, *self.serve([waiter.feed], now_s)]
+
+    def _try(
+        self, waiter: ClaimWaiter, n: int, now_s: float, *, past_ratio: bool = False
+    ) -> Effect | None:
         """Answer the claim with ``n`` rows now, or not at all."""
         try:
             if waiter.uids is not None:
@@ -136,7 +146,7 @@ class Claims:
             batch = self._pending(waiter)
             if batch is not None:
                 return self._grant_again(waiter, batch, now_s)
-            if not self._quota.may_hand_out(n):
+            if not (past_ratio or self._quota.may_hand_out(n)):
                 return None
             generator = self._generator(waiter)
             rows = choose_rows(

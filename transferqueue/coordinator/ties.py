@@ -1,6 +1,6 @@
 """Puts that wait for room and claims that wait for rows, so that never both wait for the other.
 
-Why there can be a tie, and the rule that breaks it: see ``quotas.py``.
+Why there can be a tie, and the rules that break it: see ``quotas.py``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ def _break_one(
         if claim.uids is not None:
             continue
         ratio_blocks = not quota.may_hand_out(claim.n)
-        outcome = quota.break_tie(_demand(claim, quota, table), ratio_blocks=ratio_blocks)
+        demand = _demand(claim, quota, table)
+        if ratio_blocks and quota.waits_for_claims(demand):
+            served = claims.serve_past_ratio(claim, now_s)
+            if served:
+                return served
+        outcome = quota.break_tie(demand, ratio_blocks=ratio_blocks)
         if isinstance(outcome, str):
             return claims.refuse(claim, ClaimTooLarge(partition, outcome), now_s)
         if outcome:
@@ -47,9 +52,9 @@ def _break_one(
 
 def _demand(claim: ClaimWaiter, quota: Quota, table: Table) -> Demand:
     counts = table.count_by_state(claim.feed.task)
-    available = counts.get(TaskState.FREE, 0) + counts.get(TaskState.CLAIMED, 0)
+    free = counts.get(TaskState.FREE, 0)
     return Demand(
         n=claim.n,
-        available_rows=available + quota.credit.rows,
-        held_rows=available + counts.get(TaskState.DEAD_LETTER, 0),
+        available_rows=free + counts.get(TaskState.CLAIMED, 0) + quota.credit.rows,
+        idle_rows=free + counts.get(TaskState.DEAD_LETTER, 0),
     )
