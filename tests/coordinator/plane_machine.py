@@ -511,9 +511,9 @@ class ControlPlaneMachine(RuleBasedStateMachine):
         if all(w.task for w in self.waiting.values()):
             return  # no put waits
         for request in [r for r, w in self.waiting.items() if w.task and not w.is_plain]:
-            del self.waiting[request]
-            self.carry_out(self.plane.cancel(request, now_s=self.now_s))
-        for _ in range(1000):
+            if self.waiting.pop(request, None) is not None:  # else one before it made way
+                self.carry_out(self.plane.cancel(request, now_s=self.now_s))
+        for _ in range(10_000):
             if not self.do_a_part():
                 break
         else:

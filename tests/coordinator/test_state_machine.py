@@ -38,7 +38,7 @@ class EverythingMachine(ControlPlaneMachine):
 
     max_rows = 8
     max_bytes = 20 * 32
-    ratio = SamplesPerInsert(ratio=1.0, slack_rows=4.0)
+    ratio = SamplesPerInsert(ratio=2.0, slack_rows=4.0)
     max_deliveries = 2
 
 

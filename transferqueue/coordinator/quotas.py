@@ -6,11 +6,14 @@ arrival, when ``used + credit + p <= limit``.
 
 That rule alone can stand still. Limit 7, puts of 4, a task claims 5: 4 rows are in, the second put
 waits for room, the claim waits for a fifth row. So there is one exception, and it is arithmetic,
-not a guess about who is slow. Let a claim of task t wait for n rows, ``available`` be the rows t
-can still get (free or claimed, and credit), and ``idle`` those that it has neither acked nor out
-under a claim. Nobody can free idle rows before t claims them. If ``available < n`` and ``idle + p >
-limit``, neither can ever move, and the put is let in, past the limit by less than one put (n <=
-limit, or the claim had been refused). Alternatives: refusing such claims needs the size of all
+not a guess about who is slow. Let a claim of task t wait for n rows, and ``available`` be the rows
+t can still get (free or claimed, and credit). If ``available < n`` the task is held up: it takes no
+row before a put comes. Let ``idle`` be the rows that some task that is held up has neither acked nor
+out under a claim. Nobody can free those before a put comes. If ``idle + p > limit``, none can ever
+move, and the put is let in. Each brings nearer a claim of n <= limit rows (a larger one had been
+refused), so the limit is passed by less than n rows and a put. It takes all tasks that are held up
+together: of 8 rows, 4 acked by t alone and 4 by u alone, each with a claim that waits for 6, neither
+task holds more than half. Alternatives: refusing such claims needs the size of all
 later puts; counting the limit as a high-water mark passes it also when nothing is stuck; splitting
 a put breaks its atomicity.
 
@@ -85,12 +88,12 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a waiting claim's task can get and holds, for the exception to the rule."""
+    """What a waiting claim's task can get, and what waiting claims hold, for the exception."""
 
     n: int
     available_rows: int
     idle_rows: int
-    """Those that it has neither acked nor out under a claim."""
+    """Those that no task that is held up has acked, or has out under a claim."""
 
 
 class Quota:

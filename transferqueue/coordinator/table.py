@@ -23,7 +23,7 @@ from transferqueue.coordinator.specs import FIRST_SPEC, NOT_READY, RELEASED, Spe
 from transferqueue.coordinator.uid_ranges import SlotRows, Uids, split_by_slot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from numpy.typing import NDArray
 
@@ -272,6 +272,19 @@ class Table:
         if counts is None:
             return {TaskState.FREE: self.num_live}
         return {state: int(counts[state]) for state in TaskState}
+
+    def count_idle(self, tasks: Collection[str]) -> int:
+        """Live rows that at least one of these tasks has neither acked nor out under a claim. O(rows)
+        for more than one."""
+        if len(tasks) == 1:
+            counts = self.count_by_state(next(iter(tasks)))
+            return counts[TaskState.FREE] + counts.get(TaskState.DEAD_LETTER, 0)
+        every = slice(0, self.num_rows)
+        idle = none_of(every)
+        for task in tasks:
+            idle |= self.is_in_state(task, every, TaskState.FREE)
+            idle |= self.is_in_state(task, every, TaskState.DEAD_LETTER)
+        return int(np.count_nonzero(idle & (self._states[every] == RowState.LIVE)))
 
     def rows_in_state(self, task: str, state: TaskState) -> Rows:
         """Every live row in this state for the task. O(rows)."""

@@ -33,11 +33,18 @@ def settle(
 def _break_one(
     partition: str, quota: Quota, claims: Claims, table: Table, now_s: float
 ) -> list[Effect]:
-    for claim in claims.heads():
-        if claim.uids is not None:
-            continue
+    heads = [claim for claim in claims.heads() if claim.uids is None]
+    held_up = {claim.feed.task for claim in heads if _is_held_up(claim, quota, table)}
+    if not held_up:
+        return []
+    idle_rows = table.count_idle(held_up)
+    for claim in heads:
+        demand = Demand(
+            n=claim.n,
+            available_rows=_available(claim, quota, table),
+            idle_rows=idle_rows,
+        )
         ratio_blocks = not quota.may_hand_out(claim.n)
-        demand = _demand(claim, quota, table)
         if ratio_blocks and quota.waits_for_claims(demand):
             served = claims.serve_past_ratio(claim, now_s)
             if served:
@@ -50,11 +57,12 @@ def _break_one(
     return []
 
 
-def _demand(claim: ClaimWaiter, quota: Quota, table: Table) -> Demand:
+def _is_held_up(claim: ClaimWaiter, quota: Quota, table: Table) -> bool:
+    """Whether its task takes no row before a put comes, or the ratio lets it."""
+    return _available(claim, quota, table) < claim.n or not quota.may_hand_out(claim.n)
+
+
+def _available(claim: ClaimWaiter, quota: Quota, table: Table) -> int:
     counts = table.count_by_state(claim.feed.task)
-    free = counts.get(TaskState.FREE, 0)
-    return Demand(
-        n=claim.n,
-        available_rows=free + counts.get(TaskState.CLAIMED, 0) + quota.credit.rows,
-        idle_rows=free + counts.get(TaskState.DEAD_LETTER, 0),
-    )
+    mine = counts.get(TaskState.FREE, 0) + counts.get(TaskState.CLAIMED, 0)
+    return mine + quota.credit.rows
