@@ -173,7 +173,10 @@ class ControlPlaneMachine(RuleBasedStateMachine):
     def check_admission(self, put: Waiting) -> None:
         """Past a limit only for a claim that else waits for ever."""
         if not (self.has_room(put) and self.is_in_ratio(put)):
-            assert any(w.task for w in self.waiting.values()), "let past the limit for nobody"
+            claims = [w.n for w in self.waiting.values() if w.task]
+            assert claims, "let past the limit for nobody"
+            rows = len(self.rows) + self.promised + put.n
+            assert rows < (self.max_rows or rows) + max(claims) + put.n, "let past it by too much"
 
     def has_room(self, put: Waiting) -> bool:
         rows = len(self.rows) + self.promised + put.n

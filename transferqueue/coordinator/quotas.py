@@ -8,14 +8,15 @@ That rule alone can stand still. Limit 7, puts of 4, a task claims 5: 4 rows are
 waits for room, the claim waits for a fifth row. So there is one exception, and it is arithmetic,
 not a guess about who is slow. Let a claim of task t wait for n rows, and ``available`` be the rows
 t can still get (free or claimed, and credit). If ``available < n`` the task is held up: it takes no
-row before a put comes. Let ``idle`` be the rows that some task that is held up has neither acked nor
-out under a claim. Nobody can free those before a put comes. If ``idle + p > limit``, none can ever
-move, and the put is let in. Each brings nearer a claim of n <= limit rows (a larger one had been
-refused), so the limit is passed by less than n rows and a put. It takes all tasks that are held up
-together: of 8 rows, 4 acked by t alone and 4 by u alone, each with a claim that waits for 6, neither
-task holds more than half. Alternatives: refusing such claims needs the size of all
-later puts; counting the limit as a high-water mark passes it also when nothing is stuck; splitting
-a put breaks its atomicity.
+row before a put comes. Let ``idle`` be the rows that some task that is held up has neither acked
+nor out under a claim. Nobody can free those before a put comes. If ``idle + p > limit``, none can
+ever move, and the put is let in. Each brings nearer a claim of n <= limit rows (a larger one had
+been refused), so the limit is passed by less than n rows and a put. All tasks that are held up
+count together: of 8 rows, 4 acked by t alone and 4 by u alone, each with a claim that waits for 6,
+neither task holds more than half.
+
+Alternatives: refusing such claims needs the size of all later puts; counting the limit as a
+high-water mark passes it also when nothing is stuck; splitting a put breaks its atomicity.
 
 `samples_per_insert` makes ties of its own, and of the two limits it is the one that gives way. A
 put that has room and is ahead of claims is let in when a claim waits for rows, or is itself held

@@ -274,8 +274,8 @@ class Table:
         return {state: int(counts[state]) for state in TaskState}
 
     def count_idle(self, tasks: Collection[str]) -> int:
-        """Live rows that at least one of these tasks has neither acked nor out under a claim. O(rows)
-        for more than one."""
+        """Live rows that at least one of these tasks has neither acked nor out under a claim.
+        O(rows) for more than one."""
         if len(tasks) == 1:
             counts = self.count_by_state(next(iter(tasks)))
             return counts[TaskState.FREE] + counts.get(TaskState.DEAD_LETTER, 0)
