@@ -273,6 +273,20 @@ class Table:
             return {TaskState.FREE: self.num_live}
         return {state: int(counts[state]) for state in TaskState}
 
+    def sum_by_state(
+        self, task: str, rows: Rows, weights: NDArray[np.float64]
+    ) -> dict[TaskState, float]:
+        """Of these rows the sum of a number of theirs, by their state for the task. Most are free
+        in a full table, so only the others are added up."""
+        total, column = float(weights.sum()), self._tasks.get(task)
+        if column is None:
+            return {TaskState.FREE: total}
+        states = column[_as_slice(rows)] & _STATE_MASK
+        other = np.flatnonzero(states)
+        sums = np.bincount(states[other], weights=weights[other], minlength=len(TaskState))
+        sums[TaskState.FREE] = total - sums.sum()
+        return {state: float(sums[state]) for state in TaskState}
+
     def count_idle(self, tasks: Collection[str]) -> int:
         """Live rows that at least one of these tasks has neither acked nor out under a claim.
         O(rows) for more than one."""
