@@ -81,6 +81,9 @@ class ServiceConfig:
     """Whether a process that dies is started again, with what it held."""
     in_process: bool = False
     """On threads of this process, for itself alone, rather than as child processes."""
+    samplers: tuple[str, ...] = ()
+    """``module:Class`` of own samplers that claims may ask for. The coordinator imports them when
+    it starts; those under the entry point ``transferqueue.samplers`` need not be named."""
     start_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -100,6 +103,9 @@ class ServiceConfig:
                 f"in_process=True serves this process alone, and host={self.host!r} others; leave "
                 f"one of them out"
             )
+        for path in self.samplers:
+            if not (isinstance(path, str) and path.partition(":")[2]):
+                raise ConfigError(f"samplers: 'module:Class' expected, got {path!r}")
         if self.host in ("0.0.0.0", "::", "*"):
             raise ConfigError(
                 f"host={self.host!r} would listen on every interface; name the one the workers use"

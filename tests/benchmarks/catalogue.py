@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.workloads.batches import Batches
+from tests.benchmarks.workloads.claiming import ClaimCrowd, Samplers, Streams
 from tests.benchmarks.workloads.complex_columns import ComplexColumns
 from tests.benchmarks.workloads.coordinator import Coordinator, Wake
 from tests.benchmarks.workloads.durability import JournalCost, Recovery
@@ -34,7 +35,10 @@ WORKLOADS: tuple[Workload, ...] = (
     HandleAlgebra(),
     Batches(),
     Coordinator(),
+    Samplers(),
     Wake(),
+    ClaimCrowd(),
+    Streams(),
     JournalCost(),
     Recovery(),
 )

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 import transferqueue as tq
+from tests.benchmarks.claim_drives import CLAIM_DRIVES
 from tests.benchmarks.columns import bytes_of_cells, dense
 from tests.benchmarks.ours import Ours
 
@@ -122,6 +123,7 @@ class MeasuredOurs(Ours):
         "put_samples": drive_put_samples,
         "crowd": drive_crowd,
         "service_memory": drive_service_memory,
+        **CLAIM_DRIVES,
     }
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from transferqueue.backends.heap import HeapBackend
 from transferqueue.backends.shm import ShmBackend
-from transferqueue.testing.backend_contract import CHECKS, ContractBroken, check_backend
+from transferqueue.testing.backend_contract import CHECKS, check_backend
+from transferqueue.testing.broken import ContractBroken
 from transferqueue.testing.leaks import no_leaks
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from transferqueue.coordinator.effects import Admitted
-from transferqueue.coordinator.policy import Retention, SamplesPerInsert
+from transferqueue.coordinator.policy import PartitionPolicy, Retention, SamplesPerInsert
 from transferqueue.coordinator.quotas import FieldBytes
 from transferqueue.errors import ClaimTooLarge, InvalidInput, QuotaExceeded
 
@@ -212,6 +212,67 @@ def test_a_put_that_waits_for_claims_that_wait_for_rows_is_let_in(driver: Driver
     _put(driver, 3)
     driver.claim(4)
     assert _is_in(driver, driver.admit(3))
+
+
+def test_rows_given_back_too_often_do_not_stop_a_full_partition_for_ever(driver: Driver) -> None:
+    """Each delivery counts as handed out, so claims get ahead; a full partition lets no put in."""
+    driver.declare(max_rows=4, **_ratio(1.0, 4.0), **CONSUMED)
+    _put(driver, 4)
+    for _ in range(2):
+        driver.give_back(driver.take(4))
+    claim = driver.claim(1)
+    assert claim not in driver.answers, "4 put, 8 handed out: 4 ahead"
+    put = driver.admit(1)
+    assert claim in driver.answers, "nobody frees a row before it is claimed"
+    assert not _is_in(driver, put)
+    driver.ack(driver.answers[claim])
+    driver.free()
+    assert _is_in(driver, put)
+
+
+def test_a_claim_that_is_ahead_waits_while_others_may_make_room(driver: Driver) -> None:
+    driver.declare(max_rows=4, **_ratio(1.0, 4.0), **CONSUMED)
+    _put(driver, 4)
+    driver.give_back(driver.take(4))
+    working = driver.take(4)
+    ahead = driver.claim(1)
+    put = driver.admit(1)
+    assert ahead not in driver.answers
+    driver.ack(working)
+    driver.free()
+    assert _is_in(driver, put)
+    assert ahead not in driver.answers
+
+
+def test_a_put_waits_for_the_claims_that_are_out(driver: Driver) -> None:
+    """What they ack makes room; only if they give it back is the limit in the way."""
+    driver.declare(max_rows=7, **CONSUMED)
+    driver.put(4)
+    working = driver.take(2)
+    driver.claim(5)
+    put = driver.admit(4)
+    assert not _is_in(driver, put), "when the two are acked it fits"
+    driver.give_back(working)
+    assert _is_in(driver, put)
+
+
+def test_two_tasks_that_hold_half_the_rows_each_do_not_wait_for_ever(driver: Driver) -> None:
+    driver.declare(max_rows=8, retention=Retention.CONSUMED, tasks=("a", "b"))
+    uids = driver.put(8)
+    driver.ack(driver.take(4, task="a", uids=uids[:4]))
+    driver.ack(driver.take(4, task="b", uids=uids[4:]))
+    claims = [driver.claim(6, task=task) for task in ("a", "b")]
+    put = driver.admit(2)
+    assert _is_in(driver, put), "no row is free before one of the two has six"
+    driver.put(2)
+    assert all(claim in driver.answers for claim in claims)
+
+
+def test_a_ratio_that_lets_no_row_reach_every_task_is_refused() -> None:
+    settings: dict[str, Any] = {"retention": Retention.CONSUMED, "tasks": ("a", "b")}
+    with pytest.raises(InvalidInput, match=r"each of the 2 tasks has every row once, .* got 1;"):
+        PartitionPolicy(**settings, **_ratio(1.0, 4.0))
+    PartitionPolicy(**settings, **_ratio(2.0, 4.0))
 
 
 def test_a_claim_past_the_slack_is_refused_with_the_arithmetic(driver: Driver) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.client.test_no_work_per_row import calls_of
 from transferqueue.coordinator.lifetimes import Arrivals
 from transferqueue.coordinator.policy import PartitionPolicy, Retention, StaleRows
 from transferqueue.coordinator.predicate import tag
@@ -383,6 +384,41 @@ def test_held_says_by_whom_and_since_when(driver: Driver) -> None:
     assert held["held_by"] == "task 'a' (2 free, 2 claimed), task 'b' (4 free)"
     with pytest.raises(UnknownPartition):
         driver.plane.held(now_s=driver.now_s, partition="trian")
+
+
+def test_bytes_are_held_by_the_sites_whose_rows_have_them(driver: Driver) -> None:
+    driver.declare(tasks=("a",), retention=Retention.CONSUMED, release_after={"y": "a"})
+    big = driver.put(2, ("x",), tags={"@site": "big.py:1"})
+    driver.put(2, ("x", "y"), tags={"@site": "small.py:2"})
+    driver.fill(big, ("y",), tags={"@site": "later.py:3"})
+
+    def held() -> dict[str, int]:
+        report = driver.plane.held(now_s=driver.now_s)["train"]
+        by_site = {site: entry["bytes"] for site, entry in report["rows_by_site"].items()}
+        assert sum(by_site.values()) == report["bytes"]
+        return by_site
+
+    assert held() == {"big.py:1": 128, "small.py:2": 128}
+    driver.ack(driver.take(2, task="a"))
+    assert held() == {"big.py:1": 64, "small.py:2": 128}, "its y was released early, x waits"
+    driver.free()
+    assert held() == {"small.py:2": 128}
+
+
+def test_a_report_costs_no_python_a_row(make_driver: type[Driver]) -> None:
+    def calls(rows: int) -> int:
+        driver = make_driver()
+        driver.declare(tasks=("a", "b"), retention=Retention.CONSUMED)
+        for slot in (0, 1):
+            driver.put(rows, ("x", "y"), slot=slot, tags={"@site": f"a.py:{slot}", "v": 1})
+        driver.ack(driver.take(rows // 2, task="a"))
+        counted = calls_of(lambda: driver.plane.held(now_s=driver.now_s))
+        counted += calls_of(lambda: driver.plane.status(now_s=driver.now_s))
+        return counted.total()
+
+    few = calls(1_000)
+    assert 100 < few < 2_000
+    assert calls(500_000) <= few + 20
 
 
 @given(

@@ -266,9 +266,17 @@ def test_draws_are_in_proportion_to_the_weight(replacement: bool) -> None:  # no
     assert [counts[i] / 4000 for i in range(3)] == pytest.approx([1 / 8, 2 / 8, 5 / 8], abs=0.03)
 
 
-@pytest.mark.parametrize("weights", [[-1.0, 1.0], [float("nan"), 1.0], [float("inf"), 1.0]])
-def test_weights_that_are_none_are_refused(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="finite and not negative"):
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([-1.0, 1.0], "finite and not negative"),
+        ([float("nan"), 1.0], "tag 'w' is NaN on 1 of 2 rows"),
+        ([float("inf"), 1.0], "finite and not negative"),
+        ([1.5e308, 1.5e308], "their sum too"),
+    ],
+)
+def test_weights_that_are_none_are_refused(weights: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         _choose(Weighted("w"), _candidates(2, w=weights), 1)
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -408,7 +408,21 @@ def test_a_shard_that_is_gone_for_good_fails_what_waits_for_its_rows() -> None:
             assert another.status()["partitions"]["default"]["rows"] == 2
 
 
-def test_held_names_the_lines_that_put_what_is_there(client: tq.Client) -> None:
+async def held_by_the_other_face(service: tq.Service) -> dict[str, Any]:
+    async with await tq.connect_async(service.address) as client:
+        held: dict[str, Any] = (await client.held(partition="held"))["held"]
+        return held
+
+
+def comparable(held: dict[str, Any]) -> dict[str, Any]:
+    """Without what is older by now."""
+    sites = {site: {**found, "oldest_s": 0} for site, found in held["rows_by_site"].items()}
+    return {**held, "oldest_s": 0, "rows_by_site": sites}
+
+
+def test_held_names_the_lines_that_put_what_is_there(
+    service: tq.Service, client: tq.Client
+) -> None:
     client.create_partition("held", tasks=["t"])
     line = sys._getframe().f_lineno + 1
     handle = client.put(rows(3), partition="held")
@@ -419,8 +433,12 @@ def test_held_names_the_lines_that_put_what_is_there(client: tq.Client) -> None:
     held = client.held(partition="held")["held"]
     sites = {site: found["rows"] for site, found in held["rows_by_site"].items()}
     assert sites == {f"{here}:{line}": 3, f"{here}:{line + 2}": 2}
+    byte_counts = {site: found["bytes"] for site, found in held["rows_by_site"].items()}
+    assert byte_counts == {f"{here}:{line}": 3 * 8 + 3 * 4, f"{here}:{line + 2}": 2 * 8}
+    assert sum(byte_counts.values()) == held["bytes"]
     assert held["tasks"]["t"]["free"] == 5
     assert sum(held["rows_by_age"].values()) == 5
+    assert comparable(asyncio.run(held_by_the_other_face(service))) == comparable(held)
     client.clear(handle)
     until(lambda: len(client.status()["partitions"]["held"]["rows_by_site"]) == 1)
     with client.claim(task="t", fields=["x"], n=2, partition="held") as claim:

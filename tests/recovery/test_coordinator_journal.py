@@ -57,6 +57,11 @@ def account_of(plane: ControlPlane) -> dict[str, Any]:
         }
         told[partition.name] = {
             "rows": sorted(uids),
+            "counts": {
+                task: partition.table.count_by_state(task)
+                for task, states in tasks.items()
+                if any(states.values())
+            },
             "ready": {name: n for name, n in partition.table.num_ready.items() if n},
             "tasks": {
                 task: {u: s for u, s in states.items() if s}

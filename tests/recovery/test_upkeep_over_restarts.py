@@ -3,11 +3,14 @@ process; after a second restart too, which starts from nothing but a dump."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
+import transferqueue as tq
 from tests.recovery.shard_in_process import InProcess, in_process
 from tests.waiting import wait_until
 from transferqueue.errors import FieldsMissing, NotReady, RowsGone, RowsLost
@@ -15,8 +18,6 @@ from transferqueue.errors import FieldsMissing, NotReady, RowsGone, RowsLost
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import transferqueue as tq
 
 
 @pytest.fixture(params=[1, 2], ids=["journal", "dump"])
@@ -126,3 +127,69 @@ def test_a_field_that_was_released_does_not_come_back_with_its_shard(running: In
             client.get(handle, fields=["pixels"])
         assert client.get(handle, fields=["x"])["x"].tolist() == [0, 1]
         assert client.status()["shards"][0]["used_bytes"] < 1 << 20
+
+
+def test_rows_are_as_old_as_they_were(running: InProcess, times: int) -> None:
+    """A TTL goes on from when the rows were put, tagged or not, also when it ran out meanwhile."""
+    client = running.client
+    client.create_partition("p", retention="ttl", ttl_s=60)
+    plain = put(running, 3)
+    tagged = client.put({"x": torch.arange(2)}, partition="p", tags={"v": 1})
+    client.wait(tagged, fields=["x"])
+    uids = [*plain.uids.tolist(), *tagged.uids.tolist()]
+    before = came_s(running, uids)
+    restart(running, times)
+    assert came_s(running, uids) == before
+    later = put(running, 1)
+    assert came_s(running, later.uids.tolist())[0] > max(before)
+    running.restart_shard(1)
+    client.select("p")
+    restart(running, times)
+    assert came_s(running, uids) == before
+
+
+def came_s(running: InProcess, uids: list[int]) -> list[float]:
+    made = running.plane.partitions.known("p")
+    rows = made.table.find(np.array(uids))
+    assert (rows >= 0).all()
+    found: list[float] = made.lifetimes.arrivals.times_s(rows).tolist()
+    return found
+
+
+def test_rows_whose_time_was_up_while_nobody_watched_go(running: InProcess) -> None:
+    client = running.client
+    client.create_partition("p", retention="ttl", ttl_s=1.0)
+    old = put(running, 3)
+    running.stop_coordinator()
+    time.sleep(1.1)
+    running.start_coordinator()
+    started_s = time.monotonic()
+    wait_until(lambda: is_gone(client, old))
+    assert time.monotonic() - started_s < 0.9, "they were given their time anew"
+
+
+def test_rows_put_before_their_partition_was_declared_have_an_age_too(running: InProcess) -> None:
+    client = running.client
+    early = put(running, 2)
+    client.create_partition("p", retention="ttl", ttl_s=60)
+    declared_s = time.monotonic()
+    restart(running, 2)
+    assert max(came_s(running, early.uids.tolist())) <= declared_s
+
+
+def test_what_came_and_went_while_there_was_no_coordinator_is_not_told(running: InProcess) -> None:
+    """Else clients of a new coordinator wait for thousands of puts that are no more."""
+    client = running.client
+    kept = put(running, 2)
+    running.stop_coordinator()
+    for step in range(100):
+        handle = client.put({"x": torch.arange(4)}, partition="p", tags={"step": [step] * 4})
+        client.clear(handle if step < 98 else handle[step % 2 * 2 :])
+    lost = client.put({"x": torch.arange(2)}, partition="p", tags={"step": 500})
+    client.clear(kept)
+    running.start_coordinator()
+    assert len(client.select("p", where=tq.tag("step") >= 98)) == 4
+    assert len(client.select("p", where=tq.tag("step") == 99)) == 2
+    assert client.select("p", where=tq.tag("step") == 500).uids.tolist() == lost.uids.tolist()
+    assert len(client.select("p")) == 4
+    assert running.shard._uplink._outbox._next_number < 10

@@ -128,7 +128,17 @@ class Claims:
         """Whether it takes nothing from those before it: named rows, or a batch that is made."""
         return waiter.uids is not None or self._pending(waiter) is not None
 
-    def _try(self, waiter: ClaimWaiter, n: int, now_s: float) -> Effect | None:
+    def serve_past_ratio(self, waiter: ClaimWaiter, now_s: float) -> list[Effect]:
+        """Answer the first claim of its feed though ``samples_per_insert`` is against it."""
+        answer = self._try(waiter, waiter.n, now_s, past_ratio=True)
+        if answer is None:
+            return []
+        self.leave(waiter)
+        return [answer, *self.serve([waiter.feed], now_s)]
+
+    def _try(
+        self, waiter: ClaimWaiter, n: int, now_s: float, *, past_ratio: bool = False
+    ) -> Effect | None:
         """Answer the claim with ``n`` rows now, or not at all."""
         try:
             if waiter.uids is not None:
@@ -136,7 +146,7 @@ class Claims:
             batch = self._pending(waiter)
             if batch is not None:
                 return self._grant_again(waiter, batch, now_s)
-            if not self._quota.may_hand_out(n):
+            if not (past_ratio or self._quota.may_hand_out(n)):
                 return None
             generator = self._generator(waiter)
             rows = choose_rows(
@@ -321,7 +331,10 @@ class Claims:
     def give_up(self, waiter: ClaimWaiter, now_s: float, hint: str) -> Effect:
         """The claim's deadline has come: what is there, if it takes that, or NotReady."""
         self.leave(waiter)
-        ready = self.num_ready(waiter)
+        try:
+            ready = self.num_ready(waiter)
+        except TransferQueueError as failed:  # of its sampler
+            return Refuse(waiter_id=waiter.waiter_id, error=failed)
         if waiter.allow_partial and waiter.uids is None and 0 < ready < waiter.n:
             answer = self._try(waiter, ready, now_s)
             if answer is not None:

@@ -93,11 +93,13 @@ def _uids(kind: str, name: str, uids: Uids, **more: float) -> Record:
 
 
 def _rows(partition: Partition) -> Record:
-    """Every row that is held by somebody and has a tag, or that a task has touched."""
+    """Every row that is held by somebody and has a tag, or that a task has touched, or that goes
+    when its time is up."""
     table, tags = partition.table, partition.tags.columns
-    rows = np.concatenate([table.live_rows(), table.leaving_rows()])
+    # In order of arrival, which is how they are entered again.
+    rows = np.sort(np.concatenate([table.live_rows(), table.leaving_rows()]))
     touched = {task: table.task_column(task)[rows] for task in table.tasks}
-    matters = np.zeros(len(rows), dtype=bool)
+    matters = np.full(len(rows), partition.policy.ttl_s is not None)
     for column in touched.values():
         matters |= column != 0
     for tag in tags.values():

@@ -13,6 +13,7 @@ import numpy as np
 
 from transferqueue.coordinator.groups import GroupIndex, ReadyGroups
 from transferqueue.coordinator.row_set import Rows, RowSet
+from transferqueue.coordinator.samplers import Blocks
 from transferqueue.coordinator.table import TaskState
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Feed:
         self.reads: frozenset[str] = frozenset() if where is None else where.tags()
         self.ready = ready
         self.groups: dict[Grouping, ReadyGroups] = {}
+        self.blocks: dict[str, Blocks] = {}
+        """By the tag whose numbers they have."""
 
     def change(self, rows: Rows, eligible: NDArray[np.bool_]) -> bool:
         """Put in the rows that are eligible, take out the others. True if any went in."""
@@ -53,6 +56,9 @@ class Feed:
         for groups in self.groups.values():
             groups.change(added, 1)
             groups.change(removed, -1)
+        for blocks in self.blocks.values():
+            blocks.touch(added)
+            blocks.touch(removed)
         return len(added) > 0
 
 
@@ -118,6 +124,14 @@ class Feeds:
             groups = feed.groups[grouping] = ReadyGroups(index, grouping.size, feed.ready)
         return groups
 
+    def blocks(self, feed: Feed, tag: str) -> Blocks:
+        """The numbers of a tag over the rows of a feed. O(rows) the first time, then O(changes)."""
+        blocks = feed.blocks.get(tag)
+        if blocks is None:
+            blocks = feed.blocks[tag] = Blocks(tag, self._tags.column(tag), feed.ready)
+        blocks.refresh()
+        return blocks
+
     # -- keeping them right ---------------------------------------------------------------------
 
     def refresh(self, rows: Rows, feeds: Iterable[Feed] | None = None) -> list[Feed]:
@@ -166,6 +180,8 @@ class Feeds:
         """The table has grown."""
         for feed in self:
             feed.ready.reserve(self._table.capacity)
+            for blocks in feed.blocks.values():
+                blocks.reserve()
         for index in self._indexes.values():
             index.reserve(self._table.capacity)
 
@@ -174,10 +190,13 @@ class Feeds:
         for index in self._indexes.values():
             index.add(rows)
 
-    def regroup(self, rows: Rows, tags: Iterable[str]) -> None:
+    def retag(self, rows: Rows, tags: Iterable[str]) -> None:
         """These tags were set on rows, ascending, that were in before. O(rows of the table) if
         that moves a row from one group to another."""
         for tag in tags:
+            for feed in self:
+                if tag in feed.blocks:
+                    feed.blocks[tag].touch(rows)
             index = self._indexes.get(tag)
             if index is None:
                 continue
@@ -203,5 +222,7 @@ class Feeds:
         """Rows were renumbered: the row ``kept[i]`` is now ``i``."""
         for feed in self:
             feed.ready.keep(kept)
+            for blocks in feed.blocks.values():
+                blocks.reset()
         for index in self._indexes.values():
             self._rebuild(index)

@@ -9,6 +9,7 @@ import numpy as np
 from transferqueue.coordinator.origins import Origins
 from transferqueue.coordinator.policy import PartitionPolicy, Retention, StaleRows
 from transferqueue.coordinator.row_set import NO_ROWS, Rows
+from transferqueue.coordinator.steps import Steps
 from transferqueue.coordinator.table import Table, TaskState
 
 if TYPE_CHECKING:
@@ -21,34 +22,27 @@ AGE_BOUNDS_S = (60.0, 600.0, 3600.0)
 
 
 class Arrivals:
-    """When rows came. A step a commit, not a row: rows are in order of arrival."""
+    """When rows came."""
 
     def __init__(self) -> None:
-        self._first_rows: list[int] = []
-        self._at_s: list[float] = []
+        self._at_s = Steps(np.float64)
 
     def add(self, first_row: int, now_s: float) -> None:
         """Rows from this one on came now."""
-        if not self._at_s or self._at_s[-1] != now_s:
-            self._first_rows.append(first_row)
-            self._at_s.append(now_s)
+        self._at_s.add(first_row, now_s)
 
     def first_after(self, at_s: float) -> int | None:
         """The first row that came after this instant; ``None`` if none did."""
-        at = int(np.searchsorted(self._at_s, at_s, side="right"))
-        return self._first_rows[at] if at < len(self._at_s) else None
+        at = int(np.searchsorted(self._at_s.values, at_s, side="right"))
+        return int(self._at_s.first_rows[at]) if at < len(self._at_s.values) else None
 
     def times_s(self, rows: Rows) -> NDArray[np.float64]:
         """When each of these rows came."""
-        at = np.searchsorted(self._first_rows, rows, side="right") - 1
-        return np.asarray(self._at_s, dtype=np.float64)[at]
+        return self._at_s.of(rows)
 
     def keep(self, kept: Rows) -> None:
         """Rows were renumbered: the row ``kept[i]`` is now ``i``."""
-        first = np.searchsorted(kept, self._first_rows)
-        last = np.append(first[1:], len(kept)) > first  # else no row of it is left
-        self._first_rows = first[last].tolist()
-        self._at_s = np.asarray(self._at_s)[last].tolist()
+        self._at_s.keep(kept)
 
 
 class Lifetimes:
@@ -135,7 +129,7 @@ class Lifetimes:
         report = {
             "rows_by_age": _by_age(np.bincount(classes, minlength=_NUM_AGES)),
             "oldest_s": float(ages_s.max(initial=0.0)),
-            "rows_by_site": self.origins.report(rows, ages_s, row_bytes),
+            "rows_by_site": self.origins.report(rows, ages_s),
         }
         if row_bytes is not None:
             num_bytes = np.bincount(classes, weights=row_bytes, minlength=_NUM_AGES)

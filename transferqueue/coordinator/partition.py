@@ -150,6 +150,7 @@ class Partition:
             num_cells = int(np.count_nonzero(new))
             num_bytes = nbytes.get(field, 0) * num_cells // num_put
             self.quota.field_bytes.add(field, num_cells, num_bytes)
+            self.lifetimes.origins.store(field, rows[new], num_bytes)
             put_bytes += num_bytes
         self.quota.use(slot, num_new, put_bytes)
         return changed
@@ -171,7 +172,7 @@ class Partition:
         old = len(rows) - num_new
         self.feeds.tag_rows(rows[old:])
         if old and tagged:
-            self.feeds.regroup(np.sort(rows[:old]), tagged)
+            self.feeds.retag(np.sort(rows[:old]), tagged)
         return tagged
 
     def count_refused_tag(self, name: str, num_rows: int) -> None:
@@ -185,8 +186,10 @@ class Partition:
         rows = rows[rows >= 0]
         live = rows[self.table.is_live(rows)]
         effects = self.withdraw(live)
-        cells = {f: int(np.count_nonzero(self.table.is_ready(f, rows))) for f in self.table.fields}
-        self.quota.free(cells, len(rows), nbytes)
+        having = {field: rows[self.table.is_ready(field, rows)] for field in self.table.fields}
+        cells = {field: len(had) for field, had in having.items()}
+        shares = {field: self.lifetimes.origins.remove(field, had) for field, had in having.items()}
+        self.quota.free(cells, len(rows), {**shares, **nbytes})
         self.table.bury(rows)
         if self.table.needs_compaction():
             self._compact()
@@ -357,7 +360,8 @@ class Partition:
             if last_task != task:
                 continue
             released = self.table.release(field, rows)
-            self.quota.field_bytes.remove(field, len(released))
+            num_bytes = self.lifetimes.origins.remove(field, released)
+            self.quota.field_bytes.remove(field, len(released), num_bytes)
             self.feeds.refresh(released, self.feeds.touched_by((field,)))
             uids = self.table.uids(released)
             for slot, at in split_by_slot(uids).items():
@@ -386,7 +390,7 @@ class Partition:
         for name, values in tags.items():
             self.tags.set(name, rows, values)
         rows = np.unique(rows)
-        self.feeds.regroup(rows, tags)
+        self.feeds.retag(rows, tags)
         effects = self.free_stale(rows)
         rows = rows[self.table.is_live(rows)]
         fed = self.feeds.refresh(rows)

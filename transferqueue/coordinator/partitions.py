@@ -98,6 +98,12 @@ class Partitions:
         if len(left):
             self._dropped[(slot, name)] = left
 
+    def told(self, slot: int, uids: Uids) -> None:
+        """All rows that a slot holds: of dropped partitions it has freed the others."""
+        for (of_slot, name), left in list(self._dropped.items()):
+            if of_slot == slot:
+                self.cleared_dropped(slot, name, np.setdiff1d(left, uids))
+
     def frees_of_dropped(self, slot: int) -> list[Effect]:
         """What a slot has not reported as freed."""
         return [

@@ -98,6 +98,7 @@ class PartitionPolicy:
                 f"max_deliveries must be 1 to {MAX_DELIVERIES_LIMIT}, got {self.max_deliveries}"
             )
         self._check_release_after()
+        self._check_ratio()
         if self.schema is not None and not isinstance(self.schema, Mapping):
             raise InvalidInput(f"schema must be a map of plain values, got {self.schema!r:.80}")
 
@@ -113,6 +114,15 @@ class PartitionPolicy:
             )
         if self.ttl_s is not None and not self.ttl_s > 0:
             raise InvalidInput(f"ttl_s must be above 0, got {self.ttl_s}")
+
+    def _check_ratio(self) -> None:
+        ratio, num_tasks = self.samples_per_insert, len(self.tasks)
+        if self.retention is Retention.CONSUMED and ratio is not None and ratio.ratio < num_tasks:
+            raise InvalidInput(
+                f"samples_per_insert: with retention 'consumed' each of the {num_tasks} tasks has "
+                f"every row once, so ratio must be at least {num_tasks}, got {ratio.ratio:g}; less "
+                f"would let rows in for ever and out never"
+            )
 
     def _check_release_after(self) -> None:
         for field_name, task in self.release_after.items():

@@ -6,12 +6,26 @@ arrival, when ``used + credit + p <= limit``.
 
 That rule alone can stand still. Limit 7, puts of 4, a task claims 5: 4 rows are in, the second put
 waits for room, the claim waits for a fifth row. So there is one exception, and it is arithmetic,
-not a guess about who is slow. Let a claim of task t wait for n rows, ``available`` be the rows t
-can still get (free or claimed, and credit), and ``held`` those it has not acked. Nobody can free
-held rows before t acks them. If ``available < n`` and ``held + p > limit``, neither can ever
-move, and the put is let in, past the limit by less than one put (n <= limit, or the claim had been
-refused). Alternatives: refusing such claims needs the size of all later puts; counting the limit
-as a high-water mark passes it also when nothing is stuck; splitting a put breaks its atomicity.
+not a guess about who is slow. Let a claim of task t wait for n rows, and ``available`` be the rows
+t can still get (free or claimed, and credit). If ``available < n`` the task is held up: it takes no
+row before a put comes. Let ``idle`` be the rows that some task that is held up has neither acked
+nor out under a claim. Nobody can free those before a put comes. If ``idle + p > limit``, none can
+ever move, and the put is let in. Each brings nearer a claim of n <= limit rows (a larger one had
+been refused), so the limit is passed by less than n rows and a put. All tasks that are held up
+count together: of 8 rows, 4 acked by t alone and 4 by u alone, each with a claim that waits for 6,
+neither task holds more than half.
+
+Alternatives: refusing such claims needs the size of all later puts; counting the limit as a
+high-water mark passes it also when nothing is stuck; splitting a put breaks its atomicity.
+
+`samples_per_insert` makes ties of its own, and of the two limits it is the one that gives way. A
+put that has room and is ahead of claims is let in when a claim waits for rows, or is itself held
+back by the ratio. A claim that has its rows and is ahead of puts, as it is when rows are given back
+again and again, is served when the first put is kept out by idle rows alone.
+
+Of a claim of whole groups, or with a condition, nobody can say which later put it waits for: rows
+that it does not want can fill a partition, and then it and the put end at their deadlines, the
+put's error naming who holds the rows. Letting puts in for such a claim would have no end.
 """
 
 from __future__ import annotations
@@ -75,11 +89,12 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a waiting claim's task can get and holds, for the exception to the rule."""
+    """What a waiting claim's task can get, and what waiting claims hold, for the exception."""
 
     n: int
     available_rows: int
-    held_rows: int
+    idle_rows: int
+    """Those that no task that is held up has acked, or has out under a claim."""
 
 
 class Quota:
@@ -202,11 +217,19 @@ class Quota:
             never = self._never_in_bytes(demand.n, mean_bytes)
             if never:
                 return never
-            stuck = self._held_block(put, demand.held_rows, mean_bytes)
+            stuck = self._block(put, demand.idle_rows, mean_bytes)
         if not stuck:
             return []
         self.num_let_past += 1
         return [self._let_in(put)]
+
+    def waits_for_claims(self, demand: Demand) -> bool:
+        """Whether the first waiting put can get room only if this task claims what it has."""
+        put = next(iter(self.waiting.values()))
+        if self._fits(put) or demand.available_rows < demand.n:
+            return False
+        mean_bytes = self.field_bytes.total / max(1, self.used_rows)
+        return self._block(put, demand.idle_rows, mean_bytes)
 
     def _never_in_bytes(self, n: int, mean_bytes: float) -> str:
         if self._max_bytes is None or n * mean_bytes <= self._max_bytes:
@@ -216,11 +239,11 @@ class Quota:
             f"but max_bytes is {self._max_bytes:,}"
         )
 
-    def _held_block(self, put: PutWaiter, held_rows: int, mean_bytes: float) -> bool:
-        if self._max_rows is not None and held_rows + put.num_rows > self._max_rows:
+    def _block(self, put: PutWaiter, idle_rows: int, mean_bytes: float) -> bool:
+        if self._max_rows is not None and idle_rows + put.num_rows > self._max_rows:
             return True
         return self._max_bytes is not None and (
-            held_rows * mean_bytes + put.num_bytes > self._max_bytes
+            idle_rows * mean_bytes + put.num_bytes > self._max_bytes
         )
 
     def of_slot(self, slot: int) -> list[PutWaiter]:

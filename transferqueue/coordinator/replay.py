@@ -122,8 +122,7 @@ class Replay:
                 _enter(made, uids[at], float(came_s[at[0]]))
         rows = made.table.find(uids)
         for task, states in body["tasks"].items():
-            made.table.add_task(task)
-            made.table.task_column(task)[rows] = arrays.get(states)
+            made.table.restore(task, rows, arrays.get(states))
         for name, plain in body["tags"].items():
             made.tags.set(str(name), rows, _tag_values(plain, arrays))
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from transferqueue.coordinator.partition import Partition
+    from transferqueue.coordinator.row_set import Rows
 
 
 def status(partition: Partition) -> dict[str, Any]:
@@ -50,10 +51,11 @@ def status(partition: Partition) -> dict[str, Any]:
 def held(partition: Partition, now_s: float) -> dict[str, Any]:
     """Rows and bytes of one partition by field, task, age and site. O(rows) a field and a task.
 
-    Only the bytes of each field are known here, so those of a group of rows are its cells of each
-    field times the mean cell of that field.
+    The bytes of a site are those that its puts had; of a task or an age, its cells of each field
+    times the mean cell of that field.
     """
-    quota, row_bytes = partition.quota, bytes_of_rows(partition)
+    quota, rows = partition.quota, partition.table.live_rows()
+    row_bytes = _bytes_of_rows(partition, rows)
     return {
         "rows": partition.table.num_live,
         "rows_being_freed": partition.table.num_freeing,
@@ -61,7 +63,7 @@ def held(partition: Partition, now_s: float) -> dict[str, Any]:
         "bytes_by_field": quota.field_bytes.by_field(),
         "tasks": {task: task_counts(partition, task) for task in tasks(partition)},
         "bytes_by_task": {
-            task: _bytes_by_state(partition, task, row_bytes) for task in tasks(partition)
+            task: _bytes_by_state(partition, task, rows, row_bytes) for task in tasks(partition)
         },
         **partition.lifetimes.ages(now_s, row_bytes),
         "credit": {"rows": quota.credit.rows, "bytes": quota.credit.num_bytes},
@@ -71,23 +73,22 @@ def held(partition: Partition, now_s: float) -> dict[str, Any]:
     }
 
 
-def bytes_of_rows(partition: Partition) -> NDArray[np.float64]:
-    """Of every live row, each cell taken for an average one of its field. O(rows) a field."""
-    rows = partition.table.live_rows()
-    num_bytes = np.zeros(len(rows))
+def _bytes_of_rows(partition: Partition, rows: Rows) -> NDArray[np.float64]:
+    """Of these rows, each cell taken for an average one of its field."""
+    table, num_bytes = partition.table, np.zeros(len(rows))
     for field, cell_bytes in partition.quota.field_bytes.of_a_cell().items():
-        np.add(num_bytes, cell_bytes, out=num_bytes, where=partition.table.is_ready(field, rows))
+        if table.num_ready[field] == len(rows):  # most fields are complete, and this takes no look
+            num_bytes += cell_bytes
+        else:
+            np.add(num_bytes, cell_bytes, out=num_bytes, where=table.is_ready(field, rows))
     return num_bytes
 
 
 def _bytes_by_state(
-    partition: Partition, task: str, row_bytes: NDArray[np.float64]
+    partition: Partition, task: str, rows: Rows, row_bytes: NDArray[np.float64]
 ) -> dict[str, int]:
-    table, rows = partition.table, partition.table.live_rows()
-    return {
-        state.name.lower(): round(float(row_bytes[table.is_in_state(task, rows, state)].sum()))
-        for state in TaskState
-    }
+    sums = partition.table.sum_by_state(task, rows, row_bytes)
+    return {state.name.lower(): round(sums.get(state, 0.0)) for state in TaskState}
 
 
 def tasks(partition: Partition) -> list[str]:

@@ -55,6 +55,15 @@ class RowSet:
         """Memory of the bitmap."""
         return self._bytes.nbytes
 
+    @property
+    def num_words(self) -> int:
+        """Words of 64 rows that there is room for."""
+        return len(self._words)
+
+    def in_words(self, words: Rows) -> Rows:
+        """The rows of some words, word by word as asked."""
+        return _rows_of_words(self._words, words, 0) if len(words) else NO_ROWS
+
     def reserve(self, num_rows: int) -> None:
         """Make room for row numbers below ``num_rows``."""
         words = -(-num_rows // _WORD_BITS)

@@ -22,7 +22,9 @@ from transferqueue.coordinator.opening import open_journal
 from transferqueue.coordinator.parked import ParkedRequests
 from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.coordinator.requests import claim_id_of
+from transferqueue.coordinator.samplers import SamplerRegistry
 from transferqueue.coordinator.shard_links import ShardLinks
+from transferqueue.coordinator.time_limit import TimeLimit
 from transferqueue.coordinator.upkeep import Upkeep
 from transferqueue.errors import ClaimError
 from transferqueue.net.lent import Lent
@@ -36,27 +38,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from transferqueue.coordinator.replay import Replay
+    from transferqueue.coordinator.samplers import Sampler
     from transferqueue.journal.records import Record
     from transferqueue.net.keys import ServiceKeys
 
 MAX_IDLE_S = 1.0
 
-_MUTATING = frozenset(
-    {
-        ops.CREATE_PARTITION,
-        ops.DROP_PARTITION,
-        ops.CLAIM,
-        ops.ACK,
-        ops.GIVE_BACK,
-        ops.EXTEND,
-        ops.UPDATE_TAGS,
-        ops.ADVANCE_POLICY,
-        ops.REDRIVE,
-        ops.DISCARD,
-        ops.LEAVE,
-        ops.LOSE_SHARD,
-    }
-)
+SAMPLER_LIMIT_S = 1.0
+"""For a sampler of somebody else to choose; nobody is served meanwhile."""
 
 
 class CoordinatorServer:
@@ -71,13 +60,16 @@ class CoordinatorServer:
         num_shards: int,
         journal_path: str | None = None,
         epoch: int = 0,
+        samplers: Sequence[type[Sampler]] = (),
     ) -> None:
         """``journal_path``: where to write down what a successor needs, if there will be one.
-        ``epoch``: how many coordinators of this service there were before."""
+        ``epoch``: how many coordinators of this service there were before. ``samplers``: classes
+        that claims may name besides the built-in and the installed ones."""
         self.service_id = service_id
         self.incarnation = secrets.token_hex(8)
         self._num_shards = num_shards
-        self._plane = ControlPlane()
+        limit = TimeLimit(SAMPLER_LIMIT_S)
+        self._plane = ControlPlane(samplers=SamplerRegistry(samplers, within=limit.run))
         self._opened = open_journal(self._plane, journal_path, epoch=epoch)
         self._journal = self._opened.journal
         self._journal.begin(self._dump)
@@ -112,7 +104,7 @@ class CoordinatorServer:
             endpoints=endpoints,
             keys=keys,
             handlers={ops.HELLO: self._hello, ops.STATUS: self._status, **guarded},
-            mutating=_MUTATING,
+            mutating=ops.CHANGING,
             on_cancel=self._cancel,
         )
         self._parked = ParkedRequests(self._server.probe)
@@ -266,6 +258,7 @@ class CoordinatorServer:
         effects = self._plane.create_partition(name, policy, now_s=now_s)
         reply = Reply(body={})
         self._journal.declared(name, policy, now_s, (request.key, reply))
+        self._date_rows(name, now_s)
         self._carry_out(effects)
         if not policy.limits_puts:
             return reply
@@ -273,6 +266,13 @@ class CoordinatorServer:
         self._notices.wait(name, request, reply)
         self._notices.heard(self._links.limited)
         return None
+
+    def _date_rows(self, name: str, now_s: float) -> None:
+        """Rows that were put before their partition was declared: from now on their age counts."""
+        made = self._plane.partitions.known(name)
+        if made.policy.ttl_s is not None and made.table.num_rows:
+            uids = made.table.uids(made.table.live_rows())
+            self._journal.tagged(name, uids, {}, rows_put=made.quota.rows_put, now_s=now_s)
 
     def _drop_partition(self, request: Request) -> Reply:
         name, now_s = str(request.body["partition"]), time.monotonic()

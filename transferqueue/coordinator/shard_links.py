@@ -215,6 +215,7 @@ class ShardLinks:
         if body["kind"] == ops.CLEARED:
             return self._plane.cleared(now_s=now_s, slot=slot, partition=partition, uids=uids)
         tags = read_tags(body["tags"], arrays)
+        untold = self._untold(partition, uids)
         # Where a put was made is told to people alone: it is not worth a record.
         site = {SITE_TAG: tags.pop(SITE_TAG)} if SITE_TAG in tags else {}
         fresh = {} if body["again"] else tags
@@ -231,7 +232,17 @@ class ShardLinks:
         if fresh or (made.policy.samples_per_insert is not None and shard.told is None):
             rows_put = made.quota.rows_put
             self._journal.tagged(partition, uids, fresh, rows_put=rows_put, now_s=now_s)
+        elif made.policy.ttl_s is not None and len(untold):
+            rows_put = made.quota.rows_put
+            self._journal.tagged(partition, untold, {}, rows_put=rows_put, now_s=now_s)
         return effects + (self._fill_tags(made, uids, tags, now_s) if body["again"] else [])
+
+    def _untold(self, partition: str, uids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows that come now, of which a successor has to know since when they are there."""
+        known = self._plane.partitions.get(partition)
+        if known is None or known.policy.ttl_s is None:
+            return uids[:0]
+        return uids[known.table.find(uids) < 0]
 
     def _fill_tags(
         self, made: Partition, uids: NDArray[np.int64], tags: Mapping[str, Any], now_s: float

@@ -110,6 +110,7 @@ class ShardSide:
         for partition in self._partitions:
             effects += _lose_others(partition, slot, uids, now_s)
         self._partitions.gone.add_all_but(slot, uids, next_sequence)
+        self._partitions.told(slot, uids)
         return self._finish(effects)
 
     def slot_lost(self, slot: int, *, now_s: float) -> list[Effect]:

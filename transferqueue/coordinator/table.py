@@ -23,7 +23,7 @@ from transferqueue.coordinator.specs import FIRST_SPEC, NOT_READY, RELEASED, Spe
 from transferqueue.coordinator.uid_ranges import SlotRows, Uids, split_by_slot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from numpy.typing import NDArray
 
@@ -69,6 +69,8 @@ class Table:
         self._states: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
         self._cells: dict[str, NDArray[np.uint8]] = {}
         self._tasks: dict[str, NDArray[np.uint8]] = {}
+        self._num_in_state: dict[str, NDArray[np.int64]] = {}
+        """task -> [states] live rows. Counted as they change: a waiting put asks at every ack."""
         self._slots: dict[int, SlotRows] = {}
 
     # -- rows -----------------------------------------------------------------------------------
@@ -91,6 +93,8 @@ class Table:
         self._uids[first : self.num_rows] = uids
         self._slots.setdefault(slot, SlotRows()).add(uids, first)
         self.num_live += len(uids)
+        for counts in self._num_in_state.values():
+            counts[TaskState.FREE] += len(uids)
         return np.arange(first, self.num_rows)
 
     def _reserve(self, num_rows: int) -> None:
@@ -162,6 +166,8 @@ class Table:
         self.num_freeing += len(rows)
         for field, cells in self._cells.items():
             self.num_ready[field] -= int(np.count_nonzero(cells[rows] >= FIRST_SPEC))
+        for task, column in self._tasks.items():
+            self._num_in_state[task] -= _by_state(column[rows])
 
     def let_go(self, rows: Rows) -> None:
         """The last claim on leaving rows has ended."""
@@ -241,10 +247,17 @@ class Table:
         """From now on the task has a state for every row."""
         if task not in self._tasks:
             self._tasks[task] = np.zeros(self.capacity, dtype=np.uint8)
+            self._num_in_state[task] = np.array([self.num_live, 0, 0, 0])
 
     def task_column(self, task: str) -> NDArray[np.uint8]:
-        """States and deliveries of every row, to be kept and put back as they are."""
+        """States and deliveries of every row, to be kept; ``restore`` puts them back."""
         return self._tasks[task]
+
+    def restore(self, task: str, rows: Rows, column: NDArray[np.uint8]) -> None:
+        """Put back what ``task_column`` had of these rows. O(rows of the table)."""
+        self.add_task(task)
+        self._tasks[task][rows] = column
+        self._num_in_state[task] = _by_state(self._tasks[task][self.live_rows()])
 
     def is_in_state(self, task: str, rows: Rows | slice, state: TaskState) -> NDArray[np.bool_]:
         """Which of these rows are in this state for the task."""
@@ -254,13 +267,38 @@ class Table:
         return np.asarray(column[rows] & _STATE_MASK == state)
 
     def count_by_state(self, task: str) -> dict[TaskState, int]:
-        """Live rows by their state for the task. O(rows)."""
-        column = self._tasks.get(task)
-        if column is None:
+        """Live rows by their state for the task."""
+        counts = self._num_in_state.get(task)
+        if counts is None:
             return {TaskState.FREE: self.num_live}
-        live = self._states[: self.num_rows] == RowState.LIVE
-        counts = np.bincount(column[: self.num_rows][live] & _STATE_MASK, minlength=4)
         return {state: int(counts[state]) for state in TaskState}
+
+    def sum_by_state(
+        self, task: str, rows: Rows, weights: NDArray[np.float64]
+    ) -> dict[TaskState, float]:
+        """Of these rows the sum of a number of theirs, by their state for the task. Most are free
+        in a full table, so only the others are added up."""
+        total, column = float(weights.sum()), self._tasks.get(task)
+        if column is None:
+            return {TaskState.FREE: total}
+        states = column[_as_slice(rows)] & _STATE_MASK
+        other = np.flatnonzero(states)
+        sums = np.bincount(states[other], weights=weights[other], minlength=len(TaskState))
+        sums[TaskState.FREE] = total - sums.sum()
+        return {state: float(sums[state]) for state in TaskState}
+
+    def count_idle(self, tasks: Collection[str]) -> int:
+        """Live rows that at least one of these tasks has neither acked nor out under a claim.
+        O(rows) for more than one."""
+        if len(tasks) == 1:
+            counts = self.count_by_state(next(iter(tasks)))
+            return counts[TaskState.FREE] + counts.get(TaskState.DEAD_LETTER, 0)
+        every = slice(0, self.num_rows)
+        idle = none_of(every)
+        for task in tasks:
+            idle |= self.is_in_state(task, every, TaskState.FREE)
+            idle |= self.is_in_state(task, every, TaskState.DEAD_LETTER)
+        return int(np.count_nonzero(idle & (self._states[every] == RowState.LIVE)))
 
     def rows_in_state(self, task: str, state: TaskState) -> Rows:
         """Every live row in this state for the task. O(rows)."""
@@ -276,12 +314,20 @@ class Table:
 
     def reset_deliveries(self, task: str, rows: Rows) -> None:
         """Rows are free for the task, and count as never delivered to it."""
+        self._count_as(task, rows, TaskState.FREE)
         self._tasks[task][rows] = TaskState.FREE
 
     def set_state(self, task: str, rows: Rows, state: TaskState) -> None:
         """Put rows into a state; their delivery counts stay."""
         column = self._tasks[task]
+        self._count_as(task, rows, state)
         column[rows] = (column[rows] & ~np.uint8(_STATE_MASK)) | np.uint8(state)
+
+    def _count_as(self, task: str, rows: Rows, state: TaskState) -> None:
+        live = rows[self.is_live(rows)]
+        counts = self._num_in_state[task]
+        counts -= _by_state(self._tasks[task][live])
+        counts[state] += len(live)
 
     def deliver(self, task: str, rows: Rows) -> None:
         """Count one more delivery of these rows."""
@@ -313,6 +359,11 @@ def _resized(column: NDArray[Any], kept: Rows | slice, capacity: int) -> NDArray
     values = column[kept]
     resized[: len(values)] = values
     return resized
+
+
+def _by_state(column: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """[states] how many of these cells of a task are in each."""
+    return np.bincount(column & _STATE_MASK, minlength=len(TaskState))
 
 
 def _as_slice(kept: Rows) -> Rows | slice:

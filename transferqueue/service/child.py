@@ -21,7 +21,7 @@ from transferqueue.errors import ServiceFailed
 from transferqueue.wire.format import decode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _MODULE = "transferqueue.service.process"
 _PYTHON_FLAGS = ("-X", "frozen_modules=on")
@@ -110,6 +110,14 @@ class ChildProcess:
         with contextlib.suppress(OSError):
             return "\n".join(self._log_path.read_text(errors="replace").splitlines()[-15:])
         return ""
+
+
+def sampler_settings(samplers: Sequence[str]) -> dict[str, Any]:
+    """What a coordinator is told of own samplers: their paths, and where this process would look
+    for them."""
+    if not samplers:
+        return {}
+    return {"samplers": list(samplers), "import_from": [str(Path(p).resolve()) for p in sys.path]}
 
 
 def _environment() -> dict[str, str]:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.backends.arena_owner import find_arena
 from transferqueue.closing import Closing
 from transferqueue.config import ServiceConfig, default_arena_dir
+from transferqueue.coordinator.samplers.registry import path_of
 from transferqueue.errors import ConfigError
 from transferqueue.net.keys import ClientKeys, ServiceKeys
+from transferqueue.service.child import sampler_settings
 from transferqueue.service.runtime_dir import RuntimeDir
 from transferqueue.service.supervisor import Supervisor
 from transferqueue.service.threads import ServerThreads
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from transferqueue.coordinator.samplers import Sampler
     from transferqueue.errors import TransferQueueError
 
 _running: list[Service] = []
@@ -112,6 +115,7 @@ class Service(Closing):
                 "endpoints": [coordinator, *self._tcp()],
                 "num_shards": self.config.shards,
                 "journal_path": self._journal_path(),
+                **sampler_settings(self.config.samplers),
             },
         )
         for slot in range(self.config.shards):
@@ -196,6 +200,7 @@ def serve(
     prefault: bool = False,
     restart: bool = True,
     in_process: bool = False,
+    samplers: Sequence[type[Sampler] | str] = (),
     start_timeout_s: float = 30.0,
 ) -> Service:
     """Start a service: one coordinator and ``shards`` shards, as child processes of this one.
@@ -208,6 +213,9 @@ def serve(
 
     ``in_process``: on threads of this process instead, for this process alone: a notebook, a unit
     test. It starts in a tenth of the time and is used in the same way; nothing is started again.
+
+    ``samplers``: own sampler classes, or ``"module:Class"``, that claims may ask for; installed
+    ones (entry point ``transferqueue.samplers``) need not be named.
 
     Returns when all of them listen. ConfigError (ArenaTooSmall, …) or ServiceFailed when one cannot
     start; nothing is left running then.
@@ -224,6 +232,7 @@ def serve(
             prefault=prefault,
             restart=restart,
             in_process=in_process,
+            samplers=tuple(map(path_of, samplers)),
             start_timeout_s=start_timeout_s,
         )
     )

@@ -42,8 +42,11 @@ def make_server(settings: dict[str, Any]) -> Runnable:
     """The server that the settings ask for."""
     keys = ServiceKeys.from_plain(settings["keys"]) if settings.get("keys") else None
     if settings["role"] == "coordinator":
+        from transferqueue.coordinator.samplers.registry import load_samplers
         from transferqueue.coordinator.server import CoordinatorServer
 
+        if settings.get("samplers"):
+            sys.path += [path for path in settings["import_from"] if path not in sys.path]
         return CoordinatorServer(
             service_id=settings["service_id"],
             endpoints=settings["endpoints"],
@@ -51,6 +54,7 @@ def make_server(settings: dict[str, Any]) -> Runnable:
             num_shards=settings["num_shards"],
             journal_path=settings.get("journal_path"),
             epoch=settings.get("epoch", 0),
+            samplers=load_samplers(settings.get("samplers", ())),
         )
     from transferqueue.shard.server import ShardServer
 

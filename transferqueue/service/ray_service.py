@@ -19,12 +19,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from transferqueue.closing import Closing
 from transferqueue.config import ServiceConfig, default_arena_dir
+from transferqueue.coordinator.samplers.registry import path_of
 from transferqueue.errors import ConfigError, ServiceFailed
 from transferqueue.net.keys import ClientKeys, ServiceKeys
+from transferqueue.service.child import sampler_settings
 from transferqueue.service.ray_supervisor import RayConnection, SupervisorActor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from transferqueue.coordinator.samplers import Sampler
 
 NAMESPACE = "transferqueue"
 """Ray namespace of all services, so that workers of any namespace find them."""
@@ -106,7 +110,11 @@ class RayService(Closing):
         self._actors.coordinator = self._make_actor(
             "coordinator",
             coordinator_node,
-            {"role": "coordinator", "num_shards": len(nodes) * self._shards_per_node},
+            {
+                "role": "coordinator",
+                "num_shards": len(nodes) * self._shards_per_node,
+                **sampler_settings(self.config.samplers),
+            },
             name=f"{self.name}-coordinator",
         )
         connection: RayConnection = self._answers([self._actors.coordinator.connection.remote()])[0]
@@ -240,6 +248,7 @@ def serve_ray(
     prefault: bool = False,
     name: str = DEFAULT_NAME,
     nodes: Sequence[str] | None = None,
+    samplers: Sequence[type[Sampler] | str] = (),
     start_timeout_s: float = 30.0,
     **actor_options: Any,
 ) -> RayService:
@@ -248,6 +257,7 @@ def serve_ray(
     ``shards_per_node`` shards on every node (or on those of ``nodes``, by node id), each with
     ``budget_bytes``, and the coordinator on this node. Any process of the cluster reaches it with
     ``tq.connect()``. ``encrypt``, ``read_keys`` and ``prefault``: see `ServiceConfig`.
+    ``samplers``: own classes, as in `serve`, importable where the coordinator runs.
     ``actor_options`` are those of ``ray.remote`` for all of its actors: ``num_cpus`` (0 by
     default), ``resources``, ``runtime_env``, ``max_restarts`` (3 by default),
     ``lifetime="detached"`` to outlive this driver. ``name`` tells services of one cluster apart.
@@ -263,6 +273,7 @@ def serve_ray(
             encrypt=encrypt,
             read_keys=read_keys or {},
             prefault=prefault,
+            samplers=tuple(map(path_of, samplers)),
             start_timeout_s=start_timeout_s,
         ),
         shards_per_node=shards_per_node,

@@ -2,12 +2,15 @@
 nothing is told.
 
 First the rows of a partition, in the order of their uids, then field by field who has it. Tags are
-not among it: the coordinator keeps them, and what it had not acknowledged is told before this.
+not among it: the coordinator keeps them, and what it had not acknowledged is told before this, by
+`tags_left`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from itertools import compress
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +31,30 @@ def account(store: Store) -> Iterator[Committed | Whole]:
             yield Committed(partition=partition, uids=table.uids(), specs={}, nbytes={}, tags={})
             yield from _fields(store, partition, table)
     yield Whole(next_sequence=store.next_sequence)
+
+
+def tags_left(store: Store, committed: Committed) -> Committed | None:
+    """Of a put that was perhaps not heard of what the account leaves out: the tags of those of its
+    rows that are still there.
+
+    While a coordinator is away puts and clears go on, thousands of them. A new one that had to hear
+    of each kept its clients waiting for 5 s where it takes 0.1 s to tell what is left.
+    """
+    table = store.partitions.get(committed.partition)
+    if not committed.tags or table is None:
+        return None
+    _, there = table.find(committed.uids)
+    if not there.any():
+        return None
+    tags = {name: _of_rows(value, there) for name, value in committed.tags.items()}
+    return replace(committed, uids=committed.uids[there], specs={}, nbytes={}, tags=tags)
+
+
+def _of_rows(value: Any, there: np.ndarray) -> Any:
+    """A tag's value of some of the rows that it is for."""
+    if isinstance(value, np.ndarray):
+        return value[there]
+    return list(compress(value, there)) if isinstance(value, list) else value
 
 
 def _fields(store: Store, partition: str, table: RowTable) -> Iterator[Committed]:

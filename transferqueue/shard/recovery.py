@@ -8,6 +8,7 @@ puts and leases that are left.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from transferqueue.errors import JournalDamaged, TransferQueueError
 from transferqueue.fields import FieldSpec
 from transferqueue.journal.codes import read_runs, read_sizes
 from transferqueue.shard import journal, snapshot
+from transferqueue.shard.account import tags_left
 from transferqueue.shard.allocator import extents
 from transferqueue.shard.rows import Cells
 from transferqueue.shard.store import Committed, Store
@@ -60,7 +62,7 @@ class Recovery:
         self.answers: OrderedDict[Key, list[Any]] = OrderedDict()
         self.leases_of: dict[Key, tuple[str, int]] = {}
         """The lease that the answer to a get lent: reader and number."""
-        self._tagged: list[tuple[str, np.ndarray, dict[str, Any]]] = []
+        self._tagged: list[Committed] = []
         self._slab_named: dict[tuple[int, int], int] = {}
         """Put and place of a slab -> its id here."""
         self._slab_ids = np.empty(0, np.int32)  # of the snapshot, by their place in it
@@ -118,25 +120,8 @@ class Recovery:
 
     def tagged(self) -> list[Committed]:
         """Tags of rows that are there, for a coordinator that may not have heard of them."""
-        found = []
-        for partition, uids, tags in self._tagged:
-            table = self.store.partitions.get(partition)
-            if table is None:
-                continue
-            there = table.find(uids)[1]
-            kept = {name: _of_rows(value, there) for name, value in tags.items()}
-            if there.any():
-                found.append(
-                    Committed(
-                        partition=partition,
-                        uids=uids[there],
-                        specs={},
-                        nbytes={},
-                        tags=kept,
-                        is_again=True,
-                    )
-                )
-        return found
+        found = [tags_left(self.store, committed) for committed in self._tagged]
+        return [replace(left, is_again=True) for left in found if left is not None]
 
     # -- a snapshot -----------------------------------------------------------------------------
 
@@ -203,7 +188,10 @@ class Recovery:
     def _tags(self, record: Record) -> None:
         arrays, body = ArrayReader(record.frames), record.body
         uids = arrays.int64s(body["uids"])
-        self._tagged.append((str(body["partition"]), uids, read_tags(body["tags"], arrays)))
+        tags = read_tags(body["tags"], arrays)
+        self._tagged.append(
+            Committed(partition=str(body["partition"]), uids=uids, specs={}, nbytes={}, tags=tags)
+        )
 
     # -- what happened since --------------------------------------------------------------------
 
@@ -230,7 +218,7 @@ class Recovery:
             self.store.next_sequence = int(sequences_of(np.array([first_uid]))[0])
         committed = self.store.commit(put_id)
         if committed.tags:
-            self._tagged.append((plan.partition, committed.uids, dict(committed.tags)))
+            self._tagged.append(committed)
         self.answers[key] = [plan.partition if is_new else None, first_uid, plan.num_rows]
 
     def _abort(self, put_id: int) -> None:
@@ -277,14 +265,6 @@ class Recovery:
 def _key(plain: Sequence[Any]) -> Key:
     peer, request_id = plain
     return bytes(peer), int(request_id)
-
-
-def _of_rows(value: Any, there: np.ndarray) -> Any:
-    if isinstance(value, np.ndarray):
-        return value[there]
-    if isinstance(value, list):
-        return [item for item, is_there in zip(value, there.tolist(), strict=True) if is_there]
-    return value
 
 
 _NO_SLABS = np.empty(0, dtype=np.int32)

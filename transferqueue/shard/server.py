@@ -13,7 +13,7 @@ from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
 from transferqueue.net.server import Reply, Request, Server
-from transferqueue.shard.account import account
+from transferqueue.shard.account import account, tags_left
 from transferqueue.shard.gets import Gets
 from transferqueue.shard.inquiries import Inquiries
 from transferqueue.shard.opening import open_shard
@@ -94,6 +94,7 @@ class ShardServer:
             on_limited=self._limit,
             on_admission=lambda message: self._puts.admission.hear(message),
             on_new=lambda: self._puts.admission.ask_again(time.monotonic()),
+            left_of=lambda committed: tags_left(self._store, committed),
             account=lambda: account(self._store),
         )
         self._server.watch(self._uplink.stream.socket, self._uplink.hear)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from transferqueue.net.calls import RESUME
 from transferqueue.shard.admission import FIRST_REQUEST_ID
@@ -62,6 +62,7 @@ class Uplink:
         on_limited: Callable[[Sequence[str]], None],
         on_admission: Callable[[Message], None],
         on_new: Callable[[], None],
+        left_of: Callable[[Committed], Committed | None],
         account: Callable[[], Iterable[Told]],
     ) -> None:
         self.stream = stream
@@ -74,6 +75,7 @@ class Uplink:
         """As the coordinator that listens has said."""
         self._on_admission = on_admission
         self._on_new = on_new
+        self._left_of = left_of
         self._account = account
         self._listener: str | None = None
         self._outbox = Outbox()
@@ -85,8 +87,9 @@ class Uplink:
         return len(self._outbox)
 
     def unsent(self) -> list[Committed]:
-        """Puts that the coordinator has not acknowledged."""
-        return [what for what in self._outbox.kept() if isinstance(what, Committed)]
+        """Of puts that the coordinator has not acknowledged, what the account does not tell."""
+        kept = (what for what in self._outbox.kept() if isinstance(what, Committed))
+        return [left for what in kept if (left := self._left_of(what)) is not None]
 
     def add(self, what: Told) -> None:
         """Tell the coordinator, at the next `tick`."""
@@ -122,10 +125,9 @@ class Uplink:
     def _hear_answer(self, message: Message) -> None:
         incarnation, next_event = str(message.body["incarnation"]), int(message.body["next_event"])
         if message.request_id == 0 and incarnation != self._listener:
-            # Only tags, and rows cleared since, are not in the account.
-            kept = [what for what in self._outbox.kept() if _is_more(what)]
+            kept = self.unsent()
             if self._listener is not None:
-                kept = [_again(what) for what in kept]
+                kept = [replace(what, is_again=True) for what in kept]
             self._listener = incarnation
             self._outbox.begin([*kept, *self._account()])
             self._on_new()
@@ -155,14 +157,6 @@ class Uplink:
         else:
             body |= _cleared_body(event.what, arrays)
         return Message(op=ops.EVENT, request_id=event.number, body=body, frames=arrays.frames)
-
-
-def _is_more(what: Told) -> TypeGuard[Committed | Cleared]:
-    return bool(what.tags) if isinstance(what, Committed) else not isinstance(what, Whole)
-
-
-def _again(what: Committed | Cleared) -> Committed | Cleared:
-    return replace(what, is_again=True) if isinstance(what, Committed) else what
 
 
 def _committed_body(committed: Committed, arrays: ArrayWriter) -> dict[str, Any]:

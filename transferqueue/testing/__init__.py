@@ -1,6 +1,16 @@
-"""Contract suites that any backend can run, and ways to see that nothing was left open."""
+"""Contract suites that any backend or sampler can run, and ways to see what was left open."""
 
-from transferqueue.testing.backend_contract import CHECKS, ContractBroken, check_backend
+from transferqueue.testing.backend_contract import CHECKS, check_backend
+from transferqueue.testing.broken import ContractBroken
 from transferqueue.testing.leaks import Leaked, no_leaks
+from transferqueue.testing.sampler_contract import SAMPLER_CHECKS, check_sampler
 
-__all__ = ["CHECKS", "ContractBroken", "Leaked", "check_backend", "no_leaks"]
+__all__ = [
+    "CHECKS",
+    "SAMPLER_CHECKS",
+    "ContractBroken",
+    "Leaked",
+    "check_backend",
+    "check_sampler",
+    "no_leaks",
+]

@@ -22,6 +22,7 @@ import numpy as np
 
 from transferqueue.backends.base import Backend, BackendConfig
 from transferqueue.errors import Closed
+from transferqueue.testing.broken import ContractBroken, expect
 from transferqueue.testing.leaks import Leaked, no_leaks
 
 if TYPE_CHECKING:
@@ -36,10 +37,6 @@ Maker = Callable[[BackendConfig], Backend]
 Check = Callable[[Maker], None]
 
 BUDGET_BYTES = 8 << 20
-
-
-class ContractBroken(AssertionError):
-    """A backend does not do what the contract says. ``args``: the message."""
 
 
 def check_backend(maker: Maker) -> None:
@@ -58,10 +55,10 @@ def check_backend(maker: Maker) -> None:
 
 def a_new_backend_is_empty_and_offers_the_budget(maker: Maker) -> None:
     with _opened(maker) as backend:
-        _expect(backend.used_bytes == 0, f"{backend.used_bytes} bytes used at start")
-        _expect(backend.capacity_bytes >= BUDGET_BYTES, f"capacity {backend.capacity_bytes}")
-        _expect(backend.largest_free >= BUDGET_BYTES // 2, f"largest free {backend.largest_free}")
-        _expect(not backend.recovered, "says that it recovered something")
+        expect(backend.used_bytes == 0, f"{backend.used_bytes} bytes used at start")
+        expect(backend.capacity_bytes >= BUDGET_BYTES, f"capacity {backend.capacity_bytes}")
+        expect(backend.largest_free >= BUDGET_BYTES // 2, f"largest free {backend.largest_free}")
+        expect(not backend.recovered, "says that it recovered something")
 
 
 def what_was_written_is_read(maker: Maker) -> None:
@@ -98,20 +95,18 @@ def slabs_do_not_touch_one_another(maker: Maker) -> None:
         for address, data in zip(addresses, slabs, strict=True):
             _expect_bytes(backend, address, data)
         extents = [int(n) for n in backend.extents(sizes)]
-        _expect(all(e >= n for e, n in zip(extents, sizes, strict=True)), f"extents {extents}")
-        _expect(
-            backend.used_bytes == sum(extents), f"{backend.used_bytes} used, not {sum(extents)}"
-        )
+        expect(all(e >= n for e, n in zip(extents, sizes, strict=True)), f"extents {extents}")
+        expect(backend.used_bytes == sum(extents), f"{backend.used_bytes} used, not {sum(extents)}")
 
 
 def a_put_reserves_all_or_nothing(maker: Maker) -> None:
     with _opened(maker) as backend:
         used = backend.used_bytes
         too_much = [1 << 20, backend.capacity_bytes, 1 << 20]
-        _expect(backend.reserve(too_much) is None, "reserved more than there is")
-        _expect(backend.used_bytes == used, "kept part of a reservation that did not fit")
-        _expect(backend.reserve([backend.capacity_bytes + 1]) is None, "reserved too large a slab")
-        _expect(backend.reserve([1 << 20, 1 << 20]) is not None, "no room left after a refusal")
+        expect(backend.reserve(too_much) is None, "reserved more than there is")
+        expect(backend.used_bytes == used, "kept part of a reservation that did not fit")
+        expect(backend.reserve([backend.capacity_bytes + 1]) is None, "reserved too large a slab")
+        expect(backend.reserve([1 << 20, 1 << 20]) is not None, "no room left after a refusal")
 
 
 def all_room_can_be_used_again_and_again(maker: Maker) -> None:
@@ -124,7 +119,7 @@ def all_room_can_be_used_again_and_again(maker: Maker) -> None:
             backend.seal(np.array(addresses), np.array(sizes))
             _expect_bytes(backend, addresses[-1], _pattern(turn, sizes[-1]))
             backend.free(np.array(addresses), backend.extents(sizes))
-            _expect(backend.used_bytes == 0, f"{backend.used_bytes} used after all was freed")
+            expect(backend.used_bytes == 0, f"{backend.used_bytes} used after all was freed")
 
 
 def freeing_some_rows_leaves_the_others(maker: Maker) -> None:
@@ -138,14 +133,14 @@ def freeing_some_rows_leaves_the_others(maker: Maker) -> None:
         backend.free(starts[::-1], np.full(rows - 1, row_bytes, np.int64))
         if not backend.capabilities.shared_between_hosts:
             freed = held - backend.used_bytes
-            _expect(freed == (rows - 1) * row_bytes, f"63 of 64 rows freed {freed} bytes")
+            expect(freed == (rows - 1) * row_bytes, f"63 of 64 rows freed {freed} bytes")
         low = keep * row_bytes
         _expect_bytes(backend, address + low, data[low : low + row_bytes])
         rest = int(backend.extents([len(data)])[0]) - len(data)
         backend.free(
             np.array([address + low, address + len(data)]), np.array([row_bytes, rest], np.int64)
         )
-        _expect(backend.used_bytes == 0, f"{backend.used_bytes} used after all was freed")
+        expect(backend.used_bytes == 0, f"{backend.used_bytes} used after all was freed")
 
 
 def a_put_that_is_given_up_leaves_nothing(maker: Maker) -> None:
@@ -153,7 +148,7 @@ def a_put_that_is_given_up_leaves_nothing(maker: Maker) -> None:
         addresses = _reserve(backend, [100_000, 200_000])
         backend.write(addresses[0], _pattern(4, 50_000).data)
         backend.free(np.array(addresses), backend.extents([100_000, 200_000]))
-        _expect(backend.used_bytes == 0, f"{backend.used_bytes} used after the put was given up")
+        expect(backend.used_bytes == 0, f"{backend.used_bytes} used after the put was given up")
 
 
 def slabs_without_bytes_take_no_room(maker: Maker) -> None:
@@ -161,10 +156,10 @@ def slabs_without_bytes_take_no_room(maker: Maker) -> None:
         addresses = _reserve(backend, [0, 10, 0])
         backend.write(addresses[0], memoryview(b""))
         backend.seal(np.array(addresses), np.array([0, 10, 0]))
-        _expect(len(backend.readable(addresses[2], 0)) == 0, "read bytes where there are none")
+        expect(len(backend.readable(addresses[2], 0)) == 0, "read bytes where there are none")
         backend.free(np.array([addresses[0], addresses[2]]), np.zeros(2, np.int64))
         backend.free(np.array(addresses[1:2]), backend.extents([10]))
-        _expect(backend.used_bytes == 0, f"{backend.used_bytes} used")
+        expect(backend.used_bytes == 0, f"{backend.used_bytes} used")
 
 
 def freeing_what_is_not_in_use_is_refused(maker: Maker) -> None:
@@ -182,8 +177,8 @@ def freeing_what_is_not_in_use_is_refused(maker: Maker) -> None:
         ):
             with contextlib.suppress(ValueError):
                 backend.free(np.array(starts), np.array(sizes))
-                _expect(False, f"freed {starts} {sizes}")
-            _expect(backend.used_bytes == used - 100, "a refused free changed something")
+                expect(False, f"freed {starts} {sizes}")
+            expect(backend.used_bytes == used - 100, "a refused free changed something")
         _expect_bytes(backend, address + 200, data[200:])
 
 
@@ -192,7 +187,7 @@ def sealed_bytes_cannot_be_changed_by_reading_them(maker: Maker) -> None:
         data = _pattern(6, 5_000)
         address = _put(backend, data)
         view = backend.readable(address, len(data))
-        _expect(view.readonly, "readable() can be written to")
+        expect(view.readonly, "readable() can be written to")
         out = bytearray(len(data))
         backend.read_into(address, memoryview(out))
         out[:] = bytes(len(out))
@@ -204,7 +199,7 @@ def views_stay_valid_after_close(maker: Maker) -> None:
     backend = maker(_config())
     view = backend.readable(_put(backend, data), len(data))
     backend.close()
-    _expect(bytes(view) == data.tobytes(), "a view changed when its backend was closed")
+    expect(bytes(view) == data.tobytes(), "a view changed when its backend was closed")
     view.release()
 
 
@@ -225,7 +220,7 @@ def a_closed_backend_says_so(maker: Maker) -> None:
             call()
         except Closed:
             continue
-        _expect(False, f"call {number} after close() did not raise Closed")
+        expect(False, f"call {number} after close() did not raise Closed")
 
 
 def a_long_random_life_matches_a_model(maker: Maker) -> None:
@@ -238,7 +233,7 @@ def a_long_random_life_matches_a_model(maker: Maker) -> None:
             sizes = random.integers(1, 60_000, random.integers(1, 6)).tolist()
             addresses = backend.reserve(sizes)
             if addresses is None:
-                _expect(len(rows_of) > 0, "no room in an empty backend")
+                expect(len(rows_of) > 0, "no room in an empty backend")
             else:
                 for address, size in zip(addresses.tolist(), sizes, strict=True):
                     data = _pattern(turn, size)
@@ -255,7 +250,7 @@ def a_long_random_life_matches_a_model(maker: Maker) -> None:
                 if key in rows_of:
                     _expect_bytes(backend, *rows_of[key])
         expected = sum(int(backend.extents([len(data)])[0]) for _, data in rows_of.values())
-        _expect(backend.used_bytes == expected, f"{backend.used_bytes} used, not {expected}")
+        expect(backend.used_bytes == expected, f"{backend.used_bytes} used, not {expected}")
         for address, data in rows_of.values():
             _expect_bytes(backend, address, data)
 
@@ -271,17 +266,17 @@ def what_was_kept_is_recovered(maker: Maker) -> None:
     kept_at, _ = _put(first, keep), _put(first, drop)
     first.close(keep=True)
     with maker(_recovering(config)) as second:
-        _expect(second.recovered, "found nothing to recover")
+        expect(second.recovered, "found nothing to recover")
         second.adopt(np.array([kept_at]), second.extents([len(keep)]))
         _expect_bytes(second, kept_at, keep)
-        _expect(
+        expect(
             second.used_bytes == int(second.extents([len(keep)])[0]), f"{second.used_bytes} used"
         )
         more = _pattern(11, 2_000_000)
         _expect_bytes(second, _put(second, more), more)
         _expect_bytes(second, kept_at, keep)
     with maker(_recovering(config)) as third:
-        _expect(not third.recovered, "close() left something to recover")
+        expect(not third.recovered, "close() left something to recover")
 
 
 CHECKS: list[Check] = [
@@ -301,11 +296,6 @@ CHECKS: list[Check] = [
     a_long_random_life_matches_a_model,
     what_was_kept_is_recovered,
 ]
-
-
-def _expect(condition: bool, message: str) -> None:  # noqa: FBT001
-    if not condition:
-        raise ContractBroken(message)
 
 
 def _config() -> BackendConfig:
@@ -354,9 +344,9 @@ def _put(backend: Backend, data: Bytes) -> int:
 def _expect_bytes(backend: Backend, address: int, data: Bytes) -> None:
     out = np.empty(len(data), np.uint8)
     backend.read_into(address, out.data)
-    _expect(bool((out == data).all()), f"read_into({address}) of {len(data)} bytes: other bytes")
+    expect(bool((out == data).all()), f"read_into({address}) of {len(data)} bytes: other bytes")
     view = backend.readable(address, len(data))
-    _expect(bytes(view) == data.tobytes(), f"readable({address}, {len(data)}): other bytes")
+    expect(bytes(view) == data.tobytes(), f"readable({address}, {len(data)}): other bytes")
 
 
 def _free_in_pieces(

@@ -52,3 +52,21 @@ WHOLE: Final = "whole"
 # coordinator → shard
 FREE: Final = "free"
 LIMITED: Final = "limited"
+
+CHANGING = frozenset(
+    {
+        CREATE_PARTITION,
+        DROP_PARTITION,
+        CLAIM,
+        ACK,
+        GIVE_BACK,
+        EXTEND,
+        UPDATE_TAGS,
+        ADVANCE_POLICY,
+        REDRIVE,
+        DISCARD,
+        LEAVE,
+        LOSE_SHARD,
+    }
+)
+"""Of the coordinator: those that have an effect, which must have it once though they come twice."""

@@ -16,6 +16,9 @@ import click
 @click.option("--arena-dir", help="Folder of the shared memory (default: /dev/shm).")
 @click.option("--prefault", is_flag=True, help="Take all memory at the start, in the background.")
 @click.option(
+    "--sampler", "samplers", multiple=True, metavar="MODULE:CLASS", help="An own sampler's class."
+)
+@click.option(
     "--no-encryption", is_flag=True, help="For a network where nobody else can listen: faster."
 )
 def serve(
@@ -24,6 +27,7 @@ def serve(
     host: str | None,
     arena_dir: str | None,
     prefault: bool,  # noqa: FBT001 - click's
+    samplers: tuple[str, ...],
     no_encryption: bool,  # noqa: FBT001 - click's
 ) -> None:
     """Run a service until SIGINT or SIGTERM. Prints its address and where its client key lies."""
@@ -38,6 +42,7 @@ def serve(
         host=host,
         arena_dir=arena_dir,
         prefault=prefault,
+        samplers=samplers,
         encrypt=not no_encryption,
     ) as service:
         click.echo(f"address   {service.address}")
