@@ -13,6 +13,7 @@ from transferqueue.backends.arena_owner import find_arena
 from transferqueue.closing import Closing
 from transferqueue.config import ServiceConfig, default_arena_dir
 from transferqueue.errors import ConfigError
+from transferqueue.html import table_html
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.service.runtime_dir import RuntimeDir
 from transferqueue.service.supervisor import Supervisor
@@ -179,9 +180,22 @@ class Service(Closing):
                 arena.remove_arena()
                 arena.close()
 
+    def _repr_html_(self) -> str:
+        rows = [
+            ("address", "closed" if self._closed else self.address),
+            ("shards", f"{self.config.shards} of {self.config.budget_bytes / 2**20:,.0f} MiB"),
+            ("processes", "this one" if self.config.in_process else _pids_in_words(self.pids)),
+            ("restarts", self.num_restarts),
+        ]
+        return table_html(f"service {self.service_id}", ["", ""], rows)
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.address
         return f"<Service {self.service_id} {self.config.shards} shards {state}>"
+
+
+def _pids_in_words(pids: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {pid}" for name, pid in pids.items())
 
 
 def serve(
