@@ -75,6 +75,12 @@ class Service(Closing):
         return self._keys.for_clients()
 
     @property
+    def service_key_file(self) -> Path:
+        """With which shards of other hosts join (`service.joining`), when it was started with
+        ``host=``; 0600. Whoever has it can be the service."""
+        return self.key_file.with_name("service.key")
+
+    @property
     def read_key_files(self) -> dict[str, Path]:
         """Those of ``read_keys``, by name; 0600."""
         return {name: self.key_file.with_name(f"{name}.read.key") for name in self.config.read_keys}
@@ -135,6 +141,8 @@ class Service(Closing):
             self._keys.for_clients().save(self._runtime_dir.key_file)
             for name, path in self.read_key_files.items():
                 self._keys.of(name).save(path)
+            if self.config.host is not None:
+                self._keys.save(self.service_key_file)
             self._runtime_dir.describe(endpoints)
         if isinstance(self._servers, Supervisor) and self.config.restart:
             self._servers.watch()

@@ -26,6 +26,9 @@ DISCARD: Final = "discard"
 LEAVE: Final = "leave"
 LOSE_SHARD: Final = "lose_shard"
 
+# who is about to start a shard → coordinator
+JOIN: Final = "join"
+
 # client → shard
 PUT: Final = "put"
 WRITE: Final = "write"
