@@ -107,12 +107,13 @@ def test_a_slot_is_given_once_also_by_another_coordinator(service: tq.Service) -
 def test_a_slot_that_another_owner_has_is_refused(service: tq.Service) -> None:
     body = {"slot": 0, "incarnation": "x", "lineage": "y", "endpoints": [], "facts": {},
             "limited": []}  # fmt: skip
-    channels = SyncChannelPool()
     call = Call(endpoint=service.address, op=ops.REGISTER, body=body)
-    with pytest.raises(errors.InvalidInput, match="slot 0 is another shard's"):
-        raise_first(run_blocking(channels.exchange([call], timeout_s=5)))
-    channels.close()
-    with tq.connect(service.address) as client:
+    with tq.connect(service.address) as client:  # answered when the real one has come
+        channels = SyncChannelPool()
+        outcomes = run_blocking(channels.exchange([call], timeout_s=5))
+        channels.close()
+        with pytest.raises(errors.InvalidInput, match="slot 0 is another shard's"):
+            raise_first(outcomes)
         client.put({"x": [1]})
 
 
