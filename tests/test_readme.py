@@ -53,3 +53,13 @@ def test_each_command_is_one_line_that_makes_its_own_environment() -> None:
 def test_every_picture_is_there() -> None:
     for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text()):
         assert (ROOT / path).is_file(), path
+
+
+def test_every_command_that_is_named_exists() -> None:
+    from transferqueue.service.cli import main
+
+    text = (ROOT / "README.md").read_text()
+    section = text.partition("## The command line")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = {word for row in rows for word in re.findall(r"`(\w+)", row)} - {"transferqueue", "UID"}
+    assert named == set(main.commands)

@@ -17,6 +17,7 @@ from transferqueue.errors import (
     near_names,
 )
 from transferqueue.fields import FieldKind, FieldSpec, check_name, fields_from_wire, fields_to_wire
+from transferqueue.html import table_html
 from transferqueue.meta import decode_meta, encode_meta, merge_meta, same_value
 from transferqueue.rows import checked_count, choose_rows, even_chunks, permutation
 from transferqueue.uids import Uids, as_uids, decode_uids, encode_uids
@@ -154,6 +155,10 @@ class BatchHandle:
         names = list(self._fields)
         shown = ", ".join(names[:6] + ["…"] * (len(names) > 6))
         return f"BatchHandle({self._partition!r}, {len(self)} rows, {len(names)} fields: {shown})"
+
+    def _repr_html_(self) -> str:
+        title = f"{len(self):,} samples of {self._partition!r}"
+        return table_html(title, ["field", "type"], list(self._fields.items()))
 
     def _require(self, names: Sequence[str]) -> None:
         for name in names:

@@ -9,6 +9,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def described_html(text: str) -> str:
+    """A batch in words, as `view.description` has it: its sections become tables."""
+    title, *lines = text.splitlines()
+    tables, section, rows = [f"<b>{escape(title)}</b>"], "", list[tuple[str, str]]()
+    for line in [*lines, ""]:
+        if line.startswith("  "):
+            name, _, value = line.strip().partition(": ")
+            rows.append((name, value))
+            continue
+        if rows:
+            tables.append(table_html(section, ["column", "holds"], rows))
+        section, rows = line, []
+    return "".join(tables)
+
+
 def table_html(caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A plain table; a notebook's own style sheet does the rest, light or dark."""
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)

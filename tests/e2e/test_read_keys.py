@@ -94,6 +94,9 @@ def test_a_reader_of_one_partition_sees_no_other(
             lambda: client.select("train"),
             client.status,
             client.held,
+            client.waits,
+            lambda: client.describe("train"),
+            lambda: client.describe(uids=handles["train"].uids.tolist()),
         ):
             with pytest.raises(NotAllowed, match="'eval'"):
                 attempt()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import transferqueue as tq
 from tests.workers.stage_workers import Critic, Plain
 from transferqueue.config import runtime_root
 from transferqueue.errors import ConfigError
+from transferqueue.service.cli import main
 from workers import RayWorkerGroup, ResourcePool
 
 if TYPE_CHECKING:
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
     from transferqueue.service.ray_service import RayService
 
 ray = pytest.importorskip("ray")
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # Ray leaves threads and descriptors in the driver, and warns of what it will do in the future.
 pytestmark = [
@@ -121,6 +129,26 @@ def test_what_a_node_holds_is_told_before_it_is_drained(service: RayService) -> 
         client.clear(partition="default")
     assert service.rows_on(second) == {1: 0}
     assert service.rows_on("nowhere") == {}
+
+
+def test_the_command_line_finds_it_on_the_cluster(cluster: Any, service: RayService) -> None:
+    """From within a process that is on the cluster, and from a shell that is not."""
+    with tq.connect() as client:
+        client.wait(client.put({"x": torch.ones(3)}, partition="shown"))
+    here = CliRunner().invoke(main, ["status", "--address", "ray", "--json"])
+    assert here.exit_code == 0, here.output
+    assert json.loads(here.stdout)["service_id"] == service.service_id
+    command = [sys.executable, "-m", "transferqueue.service.cli", "ls", "--address", "ray"]
+    shell = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert shell.returncode == 0, shell.stderr
+    assert "shown" in shell.stdout
 
 
 def test_its_address_and_keys_work_without_ray_too(service: RayService) -> None:

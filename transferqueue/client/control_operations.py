@@ -240,6 +240,8 @@ class ControlOperations:
         coordinator = await self._caller.coordinator(
             ops.STATUS, {}, timeout_s=self._timeout(timeout_s)
         )
+        if set(coordinator.body["shards"]) != set(self._session.slots):  # some joined, or left
+            await self._caller.look_again(timeout_s=self._timeout(timeout_s))
         calls = [
             Call(endpoint=self._session.shard(slot).endpoint, op=ops.STATUS)
             for slot in sorted(self._session.slots)

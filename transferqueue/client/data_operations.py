@@ -165,8 +165,11 @@ class DataOperations:
             raise InvalidInput("clear takes a handle or a partition, one of them")
         if handle is not None:
             self._session.check(handle)
+            slots = [part.slot for part in split_by_slot(handle.uids)]
+            await self._caller.know(slots, timeout_s=self._timeout(timeout_s))
             calls = self._clear_calls(handle)
         else:
+            await self._caller.look_again(timeout_s=self._timeout(timeout_s))  # also at new shards
             calls = [self._clear_call(slot, str(partition), None) for slot in self._session.slots]
         answers = await self._caller.shards(calls, timeout_s=self._timeout(timeout_s))
         return sum(int(answer.body["num_rows"]) for answer in answers)

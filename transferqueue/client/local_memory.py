@@ -115,10 +115,11 @@ class LocalMemory:
         """Shards may have another memory now. What was got from an earlier one stays valid."""
         for slot, arena in arenas.items():
             known = self._arenas.get(slot)
-            if known is not None and known.token != arena.token:
-                earlier = self._readers[slot]
+            if known is None or known.token != arena.token:
+                earlier = self._readers.get(slot)
                 self._readers[slot], self._arenas[slot] = ShmReader(arena), arena
-                earlier.close()
+                if earlier is not None:
+                    earlier.close()
         for slot in self._arenas.keys() - arenas.keys():
             del self._arenas[slot]
             self._readers.pop(slot).close()

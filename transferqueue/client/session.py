@@ -27,7 +27,7 @@ from transferqueue.net.calls import GRACE_S, Call, Channel, Flow, Outcome, raise
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.wire.format import Buffer, Message
@@ -101,6 +101,10 @@ class Session:
     def next_turn(self) -> int:
         """A number that rises with every put, to take the shards in turn."""
         return next(self._turn)
+
+    def knows(self, slot: int) -> bool:
+        """Whether there was a shard of this slot when this client last looked."""
+        return slot in self._shards
 
     def shard(self, slot: int, *, num_rows: int = 0, of_rows: int = 0) -> ShardAddress:
         """RowsLost for a slot that the service does not have."""
@@ -193,6 +197,11 @@ class Caller:
         """One call to the coordinator. ``parks``: it keeps the deadline itself and answers late."""
         call = Call(endpoint=self.session.coordinator, op=op, body=body, frames=frames)
         return (await self._exchange([call], timeout_s=timeout_s, parks=parks))[0]
+
+    async def know(self, slots: Iterable[int], *, timeout_s: float) -> None:
+        """Look again if one of these shards is not known: it may have joined since."""
+        if not all(map(self.session.knows, slots)):
+            await self.look_again(timeout_s=timeout_s)
 
     async def look_again(self, *, timeout_s: float) -> None:
         """A shard is not what it was: ask the coordinator how to reach each."""

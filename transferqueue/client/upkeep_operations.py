@@ -72,6 +72,10 @@ class UpkeepOperations:
     async def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
         await self._ask(ops.LOSE_SHARD, {"slot": slot}, ArrayWriter(), timeout_s)
 
+    async def join(self, *, timeout_s: float | None = None) -> int:
+        """A slot for a shard that is about to be started."""
+        return int((await self._ask(ops.JOIN, {}, ArrayWriter(), timeout_s)).body["slot"])
+
     async def leave(self, client_id: str, *, timeout_s: float | None = None) -> None:
         """Whoever claims in this name is gone: its claims are given back, its waits refused."""
         await self._ask(ops.LEAVE, {"client": client_id}, ArrayWriter(), timeout_s)

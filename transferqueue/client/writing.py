@@ -53,7 +53,7 @@ class Put:
         self._deadline = Deadline(timeout_s)
         self._map_from_bytes = map_from_bytes
         self._places = self._place(split_bytes)
-        self._parts = [self._part(part) for part in self._places]
+        self._parts: list[PartPut] = []
 
     def _place(self, split_bytes: int) -> list[Part]:
         batch, session = self._batch, self._caller.session
@@ -77,8 +77,11 @@ class Put:
 
     async def run(self) -> np.ndarray:
         """Store the batch; returns the uids of its rows, int64[rows]."""
-        if not self._parts:
+        if not self._places:
             return np.empty(0, dtype=np.int64)
+        slots = [part.slot for part in self._places]
+        await self._caller.know(slots, timeout_s=self._deadline.left_s())
+        self._parts = [self._part(part) for part in self._places]
         while True:
             try:
                 answers = await self._store()

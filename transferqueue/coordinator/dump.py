@@ -36,6 +36,7 @@ def dump(
     ended_s = [np.nan if at_s is None else at_s for at_s in closed.values()]
     head = {
         "next_claim_id": plane.leases.peek_claim_id(),
+        "next_slot": plane.next_slot,
         "closed": arrays.add(ids),
         "expired_s": arrays.add(np.array(ended_s, dtype=np.float64)),
         "at_s": now_s,

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 DECLARED, DROPPED, TAGGED, ADVANCED = "declared", "dropped", "tagged", "advanced"
 GRANTED, ACKED, GIVEN_BACK, EXTENDED = "granted", "acked", "given back", "extended"
-DISCARDED, REDRIVEN, LOST = "discarded", "redriven", "lost"
+DISCARDED, REDRIVEN, LOST, JOINED = "discarded", "redriven", "lost", "joined"
 ANSWER = "answer"
 
 MAX_ANSWERS = 1024
@@ -160,6 +160,10 @@ class CoordinatorJournal:
         """The shard of this slot is gone for good. ``incarnation``: of its process, which may live
         and come back all the same."""
         self._write(LOST, {"slot": slot, "incarnation": incarnation, "at_s": now_s}, told=told)
+
+    def joined(self, slot: int, now_s: float, told: Told) -> None:
+        """A shard may come with this slot, and no other one ever."""
+        self._write(JOINED, {"slot": slot, "at_s": now_s}, told=told)
 
     # -- answers --------------------------------------------------------------------------------
 

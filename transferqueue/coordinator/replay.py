@@ -68,6 +68,7 @@ class Replay:
             journal.DISCARDED: self._discarded,
             journal.REDRIVEN: self._redriven,
             journal.LOST: self._lost,
+            journal.JOINED: self._joined,
             journal.ANSWER: self._answer,
         }
 
@@ -100,6 +101,7 @@ class Replay:
             for claim_id, at_s in zip(ids.tolist(), expired_s.tolist(), strict=True)
         }
         self._plane.leases.restore(int(body["next_claim_id"]), closed)
+        self._plane.next_slot = int(body["next_slot"])
 
     def _partition(self, record: Record) -> None:
         body = record.body
@@ -272,6 +274,9 @@ class Replay:
         slot = int(record.body["slot"])
         self.lost[slot] = str(record.body["incarnation"])
         self._plane.slot_lost(slot, now_s=float(record.body["at_s"]))
+
+    def _joined(self, record: Record) -> None:
+        self._plane.next_slot = int(record.body["slot"]) + 1
 
     def _answer(self, record: Record) -> None:
         self.answers[_key(record.body["key"])] = record

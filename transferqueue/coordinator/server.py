@@ -130,6 +130,7 @@ class CoordinatorServer:
             self._granted.note(key, claim_id)
         self._journal.resume(found.requests)
         self._links.lost.update(found.lost)
+        self._plane.next_slot = max(self._plane.next_slot, self._num_shards)
         for partition in self._plane.partitions:
             if partition.policy.limits_puts:
                 self._links.limit(partition.name)
@@ -227,7 +228,7 @@ class CoordinatorServer:
 
     def _hello(self, request: Request) -> Reply | None:
         """A client asks who is here; it waits until every shard that was started has come."""
-        if self._links.num_settled < self._num_shards:
+        if not self._links.are_settled(self._num_shards):
             self._greetings.append(request)
             return None
         return self._directory()
@@ -243,7 +244,7 @@ class CoordinatorServer:
         )
 
     def _greet(self) -> None:
-        if self._links.num_settled >= self._num_shards:
+        if self._links.are_settled(self._num_shards):
             if not self._gate.is_open:
                 self._gate.open(self._server)
             greetings, self._greetings = self._greetings, []

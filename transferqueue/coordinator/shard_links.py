@@ -11,7 +11,7 @@ import numpy as np
 
 from transferqueue.coordinator.answers import spec_from_wire
 from transferqueue.coordinator.requests import committed_tags
-from transferqueue.errors import RowsLost, TagTypeMismatch
+from transferqueue.errors import InvalidInput, RowsLost, TagTypeMismatch
 from transferqueue.net.server import Handler, Reply, Request, Server
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -36,6 +36,8 @@ class ShardLink:
     slot: int
     peer: bytes
     incarnation: str
+    lineage: str
+    """The same of all processes that one owner starts for the slot, one after the other."""
     endpoints: list[str]
     facts: dict[str, Any]
     """What clients need to choose a way to it: boot id, arena, …"""
@@ -91,12 +93,11 @@ class ShardLinks:
         """Of each shard that has come, the partitions that it knows to have a quota."""
         return [shard.limited for shard in self._shards.values()]
 
-    @property
-    def num_settled(self) -> int:
-        """Shards that have come and told all that they hold, and those that nobody waits for any
-        more."""
+    def are_settled(self, num_shards: int) -> bool:
+        """Whether each of the first so many slots has a shard that has come and told all that it
+        holds, or one that nobody waits for any more."""
         come = {slot for slot, shard in self._shards.items() if shard.told is None}
-        return len(come | self.lost.keys())
+        return (come | self.lost.keys()) >= set(range(num_shards))
 
     def is_shard(self, peer: bytes) -> bool:
         """Whether this peer is the stream of a shard."""
@@ -158,14 +159,17 @@ class ShardLinks:
         slot = request.number("slot")
         if self.lost.get(slot) == body["incarnation"]:
             raise RowsLost(0, 0, [slot])  # it lives, but what it held was written off
+        shard, lineage = self._shards.get(slot), str(body.get("lineage") or "")
+        if shard is not None and shard.lineage != lineage:
+            raise InvalidInput(f"slot {slot} is another shard's; ask for one of your own (join)")
         self.lost.pop(slot, None)
-        shard = self._shards.get(slot)
         is_new = shard is None or shard.incarnation != body["incarnation"]
         if shard is None or is_new:
             shard = self._shards[slot] = ShardLink(
                 slot=slot,
                 peer=request.peer,
                 incarnation=str(body["incarnation"]),
+                lineage=lineage,
                 endpoints=list(body["endpoints"]),
                 facts=dict(body["facts"]),
             )

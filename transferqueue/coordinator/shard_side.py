@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from transferqueue.config import MAX_SHARDS
 from transferqueue.coordinator.effects import ClientId, Effect, FreeRows, WaiterId
 from transferqueue.coordinator.leases import Leases
 from transferqueue.coordinator.partitions import Partitions
@@ -14,6 +15,7 @@ from transferqueue.coordinator.specs import Spec, spec_from_plain
 from transferqueue.coordinator.uid_ranges import split_by_slot
 from transferqueue.coordinator.waiters import PutWaiter, Waiter
 from transferqueue.coordinator.waiting_room import WaitingRoom
+from transferqueue.errors import InvalidInput
 from transferqueue.wire.tags import SITE_TAG
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ class ShardSide:
         self._leases = Leases(first_claim_id)
         self._partitions = Partitions(self._leases)
         self._room = WaitingRoom()
+        self.next_slot = 0
+        """Above every slot that a shard has or may still come with. Uids are of a slot and never
+        come back, so neither does a slot."""
 
     @property
     def leases(self) -> Leases:
@@ -91,12 +96,20 @@ class ShardSide:
 
     def slot_joined(self, slot: int, *, now_s: float) -> list[Effect]:
         """A shard is back: ask again for every free it has not reported as done."""
+        self.next_slot = max(self.next_slot, slot + 1)
         effects: list[Effect] = []
         self._partitions.gone.lost_slots.discard(slot)
         for partition in self._partitions:
             partition.quota.void_credit(slot)
             effects += partition.frees_of(slot) + partition.settle(now_s)
         return self._finish(effects + self._partitions.frees_of_dropped(slot))
+
+    def give_slot(self) -> int:
+        """A slot for a shard that is about to be started. InvalidInput when there are no more."""
+        if self.next_slot >= MAX_SHARDS:
+            raise InvalidInput(f"all {MAX_SHARDS:,} slots of the service have been given to shards")
+        slot, self.next_slot = self.next_slot, self.next_slot + 1
+        return slot
 
     def slot_told(
         self, slot: int, uids: NDArray[np.int64], *, next_sequence: int, now_s: float

@@ -52,6 +52,7 @@ class Upkeep:
             ops.DISCARD: self._discard,
             ops.LEAVE: self._leave,
             ops.LOSE_SHARD: self._lose_shard,
+            ops.JOIN: self._join,
         }
 
     def _policy(self, request: Request) -> Reply:
@@ -135,4 +136,11 @@ class Upkeep:
         self._journal.lost(slot, incarnation, now_s, (request.key, reply))
         self._carry_out(effects)
         self._greet()
+        return reply
+
+    def _join(self, request: Request) -> Reply:
+        """A shard is about to be started; the answer says with which slot."""
+        slot, now_s = self._plane.give_slot(), time.monotonic()
+        reply = Reply(body={"slot": slot})
+        self._journal.joined(slot, now_s, (request.key, reply))
         return reply

@@ -12,6 +12,7 @@ Every entry has the same keys, so that one table shows them all:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.feeds import FeedKey
     from transferqueue.coordinator.partition import Partition
     from transferqueue.coordinator.row_set import Rows
+    from transferqueue.coordinator.uid_ranges import Uids
     from transferqueue.coordinator.waiters import (
         CellWaiter,
         ClaimWaiter,
@@ -51,12 +53,15 @@ def waits(partition: Partition, now_s: float, *, hint: str, limit: int) -> list[
 
 def _each(partition: Partition, now_s: float, hint: str) -> Iterator[dict[str, Any]]:
     behind: dict[FeedKey, int] = {}
-    available: dict[FeedKey, Rows] = {}
+    supplies: dict[FeedKey, _Supply] = {}
     for claim in partition.claims.waiting():
         key = claim.feed.key
-        if key not in available:
-            available[key] = _available(partition, claim)
-        yield _claim(partition, claim, available[key], behind.get(key, 0), now_s, hint)
+        if claim.uids is not None:
+            supply = _named(partition, claim.uids, claim.fields)
+        else:  # the same for all claims of a feed
+            supply = supplies.get(key) or _supply(partition, claim.fields, _free(partition, claim))
+            supplies[key] = supply
+        yield _claim(partition, claim, supply, behind.get(key, 0), now_s, hint)
         behind[key] = behind.get(key, 0) + 1
     for cells in partition.cells.waiting():
         yield _cells(partition, cells, now_s, hint)
@@ -64,6 +69,24 @@ def _each(partition: Partition, now_s: float, hint: str) -> Iterator[dict[str, A
         yield _select(partition, select, now_s, hint)
     for put in partition.quota.waiting.values():
         yield _put(partition, put, now_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Supply:
+    """The samples that a claim could have, ready or not."""
+
+    num_rows: int
+    by_field: dict[str, int]
+    """How many of them have each field."""
+
+
+def _named(partition: Partition, uids: Uids, fields: tuple[str, ...]) -> _Supply:
+    rows = partition.table.find(uids)
+    return _supply(partition, fields, rows[rows >= 0])
+
+
+def _supply(partition: Partition, fields: tuple[str, ...], rows: Rows) -> _Supply:
+    return _Supply(num_rows=len(rows), by_field=_ready_by_field(partition, fields, rows))
 
 
 def _entry(partition: Partition, kind: str, waiter: Waiter, now_s: float) -> dict[str, Any]:
@@ -83,8 +106,8 @@ def _entry(partition: Partition, kind: str, waiter: Waiter, now_s: float) -> dic
     }
 
 
-def _available(partition: Partition, claim: ClaimWaiter) -> Rows:
-    """The rows that its task has not taken and its condition lets it have, ready or not."""
+def _free(partition: Partition, claim: ClaimWaiter) -> Rows:
+    """The rows that its task has not taken and its condition lets it have."""
     rows = partition.table.live_rows()
     rows = rows[partition.table.is_in_state(claim.feed.task, rows, TaskState.FREE)]
     rows = rows[~partition.staleness.is_stale(rows)]
@@ -99,53 +122,41 @@ def _ready_by_field(partition: Partition, fields: tuple[str, ...], rows: Rows) -
 def _claim(
     partition: Partition,
     claim: ClaimWaiter,
-    available: Rows,
+    supply: _Supply,
     num_before: int,
     now_s: float,
     hint: str,
 ) -> dict[str, Any]:
-    rows = available
-    if claim.uids is not None:
-        rows = partition.table.find(claim.uids)
-        rows = rows[rows >= 0]
     ready = partition.claims.num_ready(claim)
-    by_field = _ready_by_field(partition, claim.fields, rows)
+    unknown = hint or unknown_field_hint(partition, claim.fields)
     return {
         **_entry(partition, "claim", claim, now_s),
         "task": claim.feed.task,
         "fields": list(claim.fields),
         "wanted": claim.n,
         "ready": ready,
-        "ready_by_field": by_field,
-        "why": _why_claim(partition, claim, ready, len(rows), by_field, num_before, hint),
+        "ready_by_field": {field: supply.by_field[field] for field in claim.fields},
+        "why": unknown or _why_claim(partition, claim, ready, supply, num_before),
     }
 
 
 def _why_claim(
-    partition: Partition,
-    claim: ClaimWaiter,
-    ready: int,
-    num_rows: int,
-    by_field: dict[str, int],
-    num_before: int,
-    hint: str,
+    partition: Partition, claim: ClaimWaiter, ready: int, supply: _Supply, num_before: int
 ) -> str:
-    unknown = hint or unknown_field_hint(partition, claim.fields)
-    if unknown:
-        return unknown
+    lacking = _lacking(supply.by_field, claim.n)
     if ready >= claim.n:
         if not partition.quota.may_hand_out(claim.n):
             return "samples_per_insert: too few samples have been put since"
         if num_before:
             return f"{num_before} earlier claims of this task and these fields come first"
     if claim.uids is not None:
-        return _lacking(by_field, claim.n) or "another claim of the task holds some of its samples"
-    if num_rows < claim.n:
-        return f"{num_rows} samples that the task has not taken match, {claim.n} are wanted"
+        return lacking or "another claim of the task holds some of its samples"
+    if supply.num_rows < claim.n:
+        return f"{supply.num_rows} samples that the task has not taken match, {claim.n} are wanted"
     grouping = claim.sampler.grouping
-    if grouping is not None and not _lacking(by_field, claim.n):
+    if grouping is not None and not lacking:
         return f"only complete groups count: {grouping.size} samples of one {grouping.tag!r}"
-    return _lacking(by_field, claim.n) or "no sample has all of the fields in time"
+    return lacking or "too few samples have all of the fields"
 
 
 def _lacking(by_field: dict[str, int], wanted: int) -> str:

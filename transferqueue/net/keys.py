@@ -57,9 +57,7 @@ class ClientKeys:
 
     def save(self, path: Path) -> None:
         """Write to a new file that only this user can read."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="ascii") as file:
-            json.dump(asdict(self), file)
+        _save(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> ClientKeys:
@@ -68,6 +66,12 @@ class ClientKeys:
             return cls(**json.loads(path.read_text(encoding="ascii")))
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(f"no usable client key in {path}: {error}") from error
+
+
+def _save(path: Path, plain: Mapping[str, Any]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="ascii") as file:
+        json.dump(plain, file)
 
 
 CLIENT: Final = "client"
@@ -112,6 +116,10 @@ class ServiceKeys:
     def to_plain(self) -> dict[str, Any]:
         """For the service's own processes alone."""
         return asdict(self)
+
+    def save(self, path: Path) -> None:
+        """Write to a new file that only this user can read."""
+        _save(path, self.to_plain())
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> ServiceKeys:

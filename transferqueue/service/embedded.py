@@ -14,6 +14,7 @@ from transferqueue.closing import Closing
 from transferqueue.config import ServiceConfig, default_arena_dir
 from transferqueue.coordinator.samplers.registry import path_of
 from transferqueue.errors import ConfigError
+from transferqueue.html import table_html
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.service.child import sampler_settings
 from transferqueue.service.runtime_dir import RuntimeDir
@@ -77,6 +78,12 @@ class Service(Closing):
         return self._keys.for_clients()
 
     @property
+    def service_key_file(self) -> Path:
+        """With which shards of other hosts join (`service.joining`), when it was started with
+        ``host=``; 0600. Whoever has it can be the service."""
+        return self.key_file.with_name("service.key")
+
+    @property
     def read_key_files(self) -> dict[str, Path]:
         """Those of ``read_keys``, by name; 0600."""
         return {name: self.key_file.with_name(f"{name}.read.key") for name in self.config.read_keys}
@@ -138,6 +145,8 @@ class Service(Closing):
             self._keys.for_clients().save(self._runtime_dir.key_file)
             for name, path in self.read_key_files.items():
                 self._keys.of(name).save(path)
+            if self.config.host is not None:
+                self._keys.save(self.service_key_file)
             self._runtime_dir.describe(endpoints)
         if isinstance(self._servers, Supervisor) and self.config.restart:
             self._servers.watch()
@@ -183,9 +192,22 @@ class Service(Closing):
                 arena.remove_arena()
                 arena.close()
 
+    def _repr_html_(self) -> str:
+        rows = [
+            ("address", "closed" if self._closed else self.address),
+            ("shards", f"{self.config.shards} of {self.config.budget_bytes / 2**20:,.0f} MiB"),
+            ("processes", "this one" if self.config.in_process else _pids_in_words(self.pids)),
+            ("restarts", self.num_restarts),
+        ]
+        return table_html(f"service {self.service_id}", ["", ""], rows)
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.address
         return f"<Service {self.service_id} {self.config.shards} shards {state}>"
+
+
+def _pids_in_words(pids: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {pid}" for name, pid in pids.items())
 
 
 def serve(

@@ -70,6 +70,7 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         prefault=settings.get("prefault", False),
         guardian_pid=settings.get("guardian_pid"),
         epoch=settings.get("epoch", 0),
+        lineage=settings.get("lineage", ""),
     )
 
 

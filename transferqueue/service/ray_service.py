@@ -22,6 +22,7 @@ from transferqueue.config import ServiceConfig, default_arena_dir
 from transferqueue.coordinator.samplers.registry import path_of
 from transferqueue.errors import ConfigError, ServiceFailed
 from transferqueue.net.keys import ClientKeys, ServiceKeys
+from transferqueue.net.sync_channel import run_blocking
 from transferqueue.service.child import sampler_settings
 from transferqueue.service.ray_supervisor import RayConnection, SupervisorActor
 
@@ -119,18 +120,17 @@ class RayService(Closing):
         )
         connection: RayConnection = self._answers([self._actors.coordinator.connection.remote()])[0]
         self._connection = connection
-        self._add_shards(nodes)
+        places = [node for node in nodes for _ in range(self._shards_per_node)]
+        self._start_shards(dict(enumerate(places)))
         return connection
 
-    def _add_shards(self, nodes: Sequence[str]) -> None:
-        """Shards on these nodes; returns when they listen."""
+    def _start_shards(self, places: Mapping[int, str]) -> None:
+        """Shards by slot, on these nodes; returns when they listen."""
         started = []
-        for node in nodes:
-            for _ in range(self._shards_per_node):
-                slot = len(self._actors.shards)
-                self._actors.shards[slot] = self._make_shard(slot, node)
-                self._actors.nodes[slot] = node
-                started.append(self._actors.shards[slot].pid.remote())
+        for slot, node in places.items():
+            self._actors.shards[slot] = self._make_shard(slot, node)
+            self._actors.nodes[slot] = node
+            started.append(self._actors.shards[slot].pid.remote())
         self._answers(started)
 
     def _make_shard(self, slot: int, node: str) -> Any:
@@ -176,14 +176,23 @@ class RayService(Closing):
     def add_shards(self) -> list[int]:
         """Put shards on the nodes that have joined since; returns their slots.
 
-        Clients that connect from now on use them. Rows stay where they are.
+        Clients that connect from now on use them; others once they see a handle or a status that
+        names one. Rows stay where they are.
         """
         known = set(self._actors.nodes.values())
-        first = len(self._actors.shards)
-        self._add_shards([node for node in _alive_nodes() if node not in known])
-        added = list(range(first, len(self._actors.shards)))
+        new = [node for node in _alive_nodes() if node not in known]
+        places = {self._given_slot(): node for node in new for _ in range(self._shards_per_node)}
+        self._start_shards(places)
+        added = list(places)
         self._wait_registered(added)
         return added
+
+    def _given_slot(self) -> int:
+        """From the coordinator: others may join as well."""
+        from transferqueue.client.connecting import connect
+
+        with connect(self.address, keys=self._keys.for_processes()) as client:
+            return run_blocking(client._ops.upkeep.join())
 
     def rows_on(self, node: str) -> dict[int, int]:
         """Slot -> rows that the shards of a node hold now: what is lost with the node, unless it

@@ -51,11 +51,13 @@ class ShardServer:
         prefault: bool = False,
         guardian_pid: int | None = None,
         epoch: int = 0,
+        lineage: str = "",
     ) -> None:
         """``guardian_pid``: the process that starts this shard again when it dies. ``epoch``: how
-        often it has done so."""
+        often it has done so. ``lineage``: of a shard that joined, who owns its slot."""
         self.slot = slot
         self.incarnation = secrets.token_hex(8)
+        self._lineage = lineage
         self._budget = Budget(slot=slot, nbytes=budget_bytes)
         opened = open_shard(
             backend,
@@ -145,6 +147,7 @@ class ShardServer:
         return {
             "slot": self.slot,
             "incarnation": self.incarnation,
+            "lineage": self._lineage,
             "endpoints": self.endpoints,
             "facts": {
                 "boot_id": boot_id(),

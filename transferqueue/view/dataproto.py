@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from transferqueue.errors import BatchInconsistent, NotDivisible, NothingToConcat
+from transferqueue.html import described_html
 from transferqueue.rows import checked_count
 from transferqueue.view import conversion, folding, minibatches, rows
 from transferqueue.view import serialization as wire
@@ -160,6 +161,9 @@ class DataProto(EagerColumns):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {len(self)} rows\n{self.get_data_info()}"
+
+    def _repr_html_(self) -> str:
+        return described_html(repr(self))
 
     def __eq__(self, other: object) -> bool:
         """Equal content, NaN included. Ours: verl's raises as soon as there is a column."""

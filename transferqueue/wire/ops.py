@@ -26,6 +26,9 @@ DISCARD: Final = "discard"
 LEAVE: Final = "leave"
 LOSE_SHARD: Final = "lose_shard"
 
+# who is about to start a shard → coordinator
+JOIN: Final = "join"
+
 # client → shard
 PUT: Final = "put"
 WRITE: Final = "write"
@@ -67,6 +70,7 @@ CHANGING = frozenset(
         DISCARD,
         LEAVE,
         LOSE_SHARD,
+        JOIN,
     }
 )
 """Of the coordinator: those that have an effect, which must have it once though they come twice."""

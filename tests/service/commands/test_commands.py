@@ -184,6 +184,24 @@ def test_a_key_that_is_not_the_services_is_exit_status_4(
     assert json.loads(sick.stdout)["healthy"] is False
 
 
+def test_a_process_that_hangs_is_exit_status_5_and_makes_the_doctor_say_so(
+    service: tq.Service,
+) -> None:
+    os.kill(service.pids["shard-0"], signal.SIGSTOP)
+    try:
+        late = run(service, "status", "--timeout-s", "0.5")
+        sick = run(service, "doctor", "--timeout-s", "0.5", "--json")
+    finally:
+        os.kill(service.pids["shard-0"], signal.SIGCONT)
+    assert late.exit_code == 5
+    assert "no answer to status" in late.stderr
+    assert sick.exit_code == 6
+    failed = [c["found"] for c in json.loads(sick.stdout)["checks"] if c["health"] == "fail"]
+    assert len(failed) == 1
+    assert "no answer" in failed[0]
+    assert run(service, "status").exit_code == 0
+
+
 def test_a_tcp_address_without_a_key_is_exit_status_4() -> None:
     shown = CliRunner().invoke(main, ["status", "--address", "tcp://127.0.0.1:1"])
     assert shown.exit_code == 4

@@ -9,6 +9,7 @@ from transferqueue.errors import (
     KeyRefused,
     NoKey,
     NoService,
+    NotAllowed,
     ServiceUnreachable,
     TransferQueueError,
 )
@@ -31,7 +32,7 @@ MEANINGS = {
     Exit.FAILED: "the service refused or failed",
     Exit.USAGE: "wrong usage",
     Exit.NO_SERVICE: "no service was found",
-    Exit.KEY_REFUSED: "no key for the service, or one that it refuses",
+    Exit.KEY_REFUSED: "no key for the service, or one that it refuses or that does not allow this",
     Exit.TIMED_OUT: "timed out",
     Exit.UNHEALTHY: "doctor: something is wrong",
 }
@@ -41,7 +42,7 @@ EPILOG = "Exit status: " + "; ".join(f"{int(code)} {text}" for code, text in MEA
 
 def exit_for(error: TransferQueueError) -> Exit:
     """The status that tells this error."""
-    if isinstance(error, (KeyRefused, NoKey)):
+    if isinstance(error, (KeyRefused, NoKey, NotAllowed)):
         return Exit.KEY_REFUSED
     if isinstance(error, NoService) or _found_nobody(error):
         return Exit.NO_SERVICE

@@ -5,8 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from transferqueue.closing import Closing
 
 
 @click.command()
@@ -21,6 +26,16 @@ import click
 @click.option(
     "--no-encryption", is_flag=True, help="For a network where nobody else can listen: faster."
 )
+@click.option(
+    "--join",
+    metavar="ADDRESS",
+    help="Add the shards to the service of this coordinator, rather than start one.",
+)
+@click.option(
+    "--service-key",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="With --join over tcp://: the service.key that lies beside the service's client.key.",
+)
 def serve(
     shards: int,
     budget_mib: int,
@@ -29,23 +44,49 @@ def serve(
     prefault: bool,  # noqa: FBT001 - click's
     samplers: tuple[str, ...],
     no_encryption: bool,  # noqa: FBT001 - click's
+    join: str | None,
+    service_key: Path | None,
 ) -> None:
-    """Run a service until SIGINT or SIGTERM. Prints its address and where its client key lies."""
-    from transferqueue.service.embedded import serve as start
+    """Run a service until SIGINT or SIGTERM.
 
+    Prints its address and where its client key lies. With --join this host adds shards to a
+    service that runs, until it is told to end: their samples are gone then.
+    """
+    if service_key is not None and join is None:
+        raise click.UsageError("--service-key goes with --join")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    with start(
-        shards=shards,
-        budget_bytes=budget_mib << 20,
-        host=host,
-        arena_dir=arena_dir,
-        prefault=prefault,
-        samplers=samplers,
-        encrypt=not no_encryption,
-    ) as service:
-        click.echo(f"address   {service.address}")
-        click.echo(f"key file  {service.key_file}")
+    common = {
+        "shards": shards,
+        "budget_bytes": budget_mib << 20,
+        "host": host,
+        "arena_dir": arena_dir,
+        "prefault": prefault,
+    }
+    with (
+        _serve(common, encrypt=not no_encryption, samplers=samplers)
+        if join is None
+        else _join(common, join, service_key)
+    ):
         sys.stdout.flush()
         stop.wait()
+
+
+def _serve(common: dict[str, Any], *, encrypt: bool, samplers: tuple[str, ...]) -> Closing:
+    from transferqueue.service.embedded import serve as start
+
+    service = start(**common, encrypt=encrypt, samplers=samplers)
+    click.echo(f"address   {service.address}")
+    click.echo(f"key file  {service.key_file}")
+    return service
+
+
+def _join(common: dict[str, Any], address: str, service_key: Path | None) -> Closing:
+    from transferqueue.service.joining import join, load_service_keys
+
+    keys = None if service_key is None else load_service_keys(service_key)
+    joined = join(address, keys=keys, **common)
+    click.echo(f"joined    {address}")
+    click.echo(f"shards    {' '.join(map(str, joined.slots))}")
+    return joined

@@ -1,0 +1,179 @@
+"""Shards of this host that join a service that runs, here or elsewhere: `join`."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+from transferqueue.backends.arena_owner import find_arena
+from transferqueue.client.connecting import connect
+from transferqueue.closing import Closing
+from transferqueue.config import ServiceConfig, default_arena_dir
+from transferqueue.errors import ConfigError, ServiceFailed, TransferQueueError
+from transferqueue.net.keys import ServiceKeys
+from transferqueue.net.sync_channel import run_blocking
+from transferqueue.service.runtime_dir import RuntimeDir
+from transferqueue.service.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transferqueue.client.sync_client import Client
+
+POLL_EVERY_S = 0.05
+
+FAREWELL_S = 2.0
+"""How long the coordinator has to hear that shards left. A service that ended first does not."""
+
+
+def load_service_keys(path: Path) -> ServiceKeys:
+    """Read the ``service.key`` of a service. ConfigError when it is none."""
+    try:
+        return ServiceKeys.from_plain(json.loads(path.read_text(encoding="ascii")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"no usable service key in {path}: {error!r}") from error
+
+
+class JoinedShards(Closing):
+    """Child processes that are shards of another owner's service. Closing it ends them: what they
+    hold is lost then, and whoever waits for it is told.
+
+    They are started again when they die, as a service's own are, with all that they held.
+    """
+
+    def __init__(self, address: str, keys: ServiceKeys | None, config: ServiceConfig) -> None:
+        if config.host is None and address.startswith("tcp://"):
+            raise ConfigError("a shard of another host's service needs host=, to be reached there")
+        if config.host is not None and keys is None:
+            raise ConfigError("a shard that serves other hosts needs the service's service.key")
+        self.config = config
+        self.address = address
+        self._owner_pid = os.getpid()
+        self._closed = False
+        self._keys = keys
+        with self._connect() as client:
+            self.service_id = client.service_id
+            ask = client._ops.upkeep.join
+            self.slots = [run_blocking(ask()) for _ in range(config.shards)]
+        self._runtime_dir = RuntimeDir(f"{self.service_id}-{secrets.token_hex(4)}")
+        self._supervisor = Supervisor(
+            self._runtime_dir.path, start_timeout_s=config.start_timeout_s
+        )
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        atexit.register(self.close)
+
+    def _connect(self, timeout_s: float | None = None) -> Client:
+        keys = None if self._keys is None else self._keys.for_processes()
+        return connect(self.address, keys=keys, timeout_s=timeout_s or self.config.start_timeout_s)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name, e.g. ``shard-2``. Others after a restart."""
+        return self._supervisor.pids
+
+    def _start(self) -> None:
+        deadline_s = time.monotonic() + self.config.start_timeout_s
+        lineage = secrets.token_hex(8)
+        for slot in self.slots:
+            self._supervisor.start(f"shard-{slot}", self._settings(slot, lineage))
+        self._supervisor.wait_ready(deadline_s)
+        if self._keys is not None:
+            self._keys.for_clients().save(self._runtime_dir.key_file)
+        self._runtime_dir.describe([self.address])  # so that clients of this host find it
+        self._wait_registered(deadline_s)
+        self._supervisor.watch()
+
+    def _settings(self, slot: int, lineage: str) -> dict[str, Any]:
+        endpoints = [f"ipc://{self._runtime_dir.path / f'shard-{slot}'}.sock"]
+        if self.config.host is not None:
+            endpoints.append(f"tcp://{self.config.host}:0")
+        return {
+            "role": "shard",
+            "service_id": self.service_id,
+            "keys": None if self._keys is None else self._keys.to_plain(),
+            "slot": slot,
+            "lineage": lineage,
+            "endpoints": endpoints,
+            "coordinator": self.address,
+            "backend": self.config.backend,
+            "budget_bytes": self.config.budget_bytes,
+            "arena_dir": self.config.arena_dir or default_arena_dir(),
+            "prefault": self.config.prefault,
+            "guardian_pid": os.getpid(),
+        }
+
+    def _wait_registered(self, deadline_s: float) -> None:
+        """Until the coordinator tells clients of them."""
+        with self._connect() as client:
+            while True:
+                known = {shard["slot"] for shard in client.status()["shards"]}
+                missing = [slot for slot in self.slots if slot not in known]
+                if not missing:
+                    return
+                if time.monotonic() > deadline_s:
+                    why = f"{self.address} has not heard of it"
+                    raise ServiceFailed(f"shard {missing[0]}", why)
+                time.sleep(POLL_EVERY_S)
+
+    def close(self) -> None:
+        """End the shards, and say that they will not come back. Idempotent."""
+        if self._closed or os.getpid() != self._owner_pid:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._supervisor.close()
+        self._remove_arenas_of_killed_shards()
+        # The service may be gone before.
+        with contextlib.suppress(TransferQueueError), self._connect(FAREWELL_S) as client:
+            for slot in self.slots:
+                client.lose_shard(slot)
+        self._runtime_dir.remove()
+
+    def _remove_arenas_of_killed_shards(self) -> None:
+        directory = self.config.arena_dir or default_arena_dir()
+        for slot in self.slots:
+            arena = find_arena(directory, self.service_id, slot)
+            if arena is not None:
+                arena.remove_arena()
+                arena.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"of {self.address}"
+        return f"<JoinedShards {self.slots} {state}>"
+
+
+def join(
+    address: str,
+    *,
+    keys: ServiceKeys | None = None,
+    shards: int = 1,
+    budget_bytes: int = 4 << 30,
+    host: str | None = None,
+    arena_dir: str | None = None,
+    prefault: bool = False,
+    start_timeout_s: float = 30.0,
+) -> JoinedShards:
+    """Add shards of this host to the service whose coordinator listens at ``address``.
+
+    ``keys``: of the service itself (its ``service.key``); needed over TCP. ``host``: the interface
+    on which other hosts reach the new shards. Returns when clients are told of them; those that
+    are connected already find them when they see a handle or a status that names one.
+    """
+    config = ServiceConfig(
+        shards=shards,
+        budget_bytes=budget_bytes,
+        host=host,
+        arena_dir=arena_dir,
+        prefault=prefault,
+        start_timeout_s=start_timeout_s,
+    )
+    return JoinedShards(address, keys, config)
