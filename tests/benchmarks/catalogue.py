@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tests.benchmarks.workloads.batches import Batches
 from tests.benchmarks.workloads.complex_columns import ComplexColumns
 from tests.benchmarks.workloads.coordinator import Coordinator, Wake
+from tests.benchmarks.workloads.dispatch import Dispatch
 from tests.benchmarks.workloads.durability import JournalCost, Recovery
 from tests.benchmarks.workloads.handle_algebra import HandleAlgebra
 from tests.benchmarks.workloads.loopback import Loopback
@@ -33,6 +34,7 @@ WORKLOADS: tuple[Workload, ...] = (
     StartUp(),
     HandleAlgebra(),
     Batches(),
+    Dispatch(),
     Coordinator(),
     Wake(),
     JournalCost(),
