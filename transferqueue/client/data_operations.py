@@ -165,6 +165,8 @@ class DataOperations:
             raise InvalidInput("clear takes a handle or a partition, one of them")
         if handle is not None:
             self._session.check(handle)
+            slots = [part.slot for part in split_by_slot(handle.uids)]
+            await self._caller.meet(slots, timeout_s=self._timeout(timeout_s))
             calls = self._clear_calls(handle)
         else:
             calls = [self._clear_call(slot, str(partition), None) for slot in self._session.slots]

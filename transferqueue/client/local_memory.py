@@ -115,7 +115,10 @@ class LocalMemory:
         """Shards may have another memory now. What was got from an earlier one stays valid."""
         for slot, arena in arenas.items():
             known = self._arenas.get(slot)
-            if known is not None and known.token != arena.token:
+            if known is None:  # it has joined since
+                self._arenas[slot] = arena
+                self._readers[slot] = ShmReader(arena)
+            elif known.token != arena.token:
                 earlier = self._readers[slot]
                 self._readers[slot], self._arenas[slot] = ShmReader(arena), arena
                 earlier.close()
