@@ -18,7 +18,7 @@ from transferqueue.errors import (
 )
 from transferqueue.fields import FieldKind, FieldSpec, check_name, fields_from_wire, fields_to_wire
 from transferqueue.html import table_html
-from transferqueue.meta import decode_meta, encode_meta, merge_meta, same_value
+from transferqueue.meta import FrozenMeta, decode_meta, encode_meta, merge_meta, same_value
 from transferqueue.rows import checked_count, choose_rows, even_chunks, permutation
 from transferqueue.uids import Uids, as_uids, decode_uids, encode_uids
 from transferqueue.wire.format import Buffer, pack_plain, unpack_plain
@@ -116,9 +116,9 @@ class BatchHandle:
         return self._fields
 
     @property
-    def meta_info(self) -> dict[str, Any]:
-        """A dict of your own: changing it changes no handle (`with_meta` makes another one)."""
-        return decode_meta(self._meta)
+    def meta_info(self) -> FrozenMeta:
+        """To be read: what would change it raises, `with_meta` makes another handle."""
+        return FrozenMeta.of(decode_meta(self._meta))
 
     def stored_name(self, field: str) -> str:
         """What the shards call this field. Raises `UnknownField`."""
@@ -126,8 +126,15 @@ class BatchHandle:
         return self._sources.get(field, field)
 
     @property
+    def stored_names(self) -> Mapping[str, str]:
+        """What the shards call each field."""
+        return {**{name: name for name in self._fields}, **self._sources}
+
+    @property
     def has_duplicates(self) -> bool:
         """Whether a sample is in it more than once. Such a handle can be read, not put to."""
+        if (self._uids[1:] > self._uids[:-1]).all():  # as they were put: a tenth of the time
+            return False
         return len(np.unique(self._uids)) < len(self._uids)
 
     def __len__(self) -> int:
@@ -211,16 +218,32 @@ class BatchHandle:
 
     def with_meta(self, **meta_info: Any) -> BatchHandle:
         """With these ``meta_info`` values set. Raises `MetaTooLarge` or `InvalidInput`."""
-        return self._with(meta=encode_meta(self.meta_info | meta_info))
+        return self._with(meta=encode_meta(decode_meta(self._meta) | meta_info))
 
     def without_meta(self, *keys: str) -> BatchHandle:
         """Without these ``meta_info`` keys; without any when none is named."""
-        kept = {k: v for k, v in self.meta_info.items() if k not in keys} if keys else {}
+        had = decode_meta(self._meta) if keys else {}
+        kept = {key: value for key, value in had.items() if key not in keys}
         return self._with(meta=encode_meta(kept))
 
-    def _rows(self, uids: Uids) -> BatchHandle:
+    def with_rows(self, uids: Uids) -> BatchHandle:
+        """With these samples instead, all of its own partition and with its fields: for whoever
+        carries rows and the rest apart. ``uids``: checked ones, int64 ``[rows]``; not copied, and
+        read-only from here on."""
         uids.flags.writeable = False
         return self._with(uids=uids)
+
+    @property
+    def identity_of_head(self) -> tuple[object, ...]:
+        """Equal for handles that differ in rows alone because one was cut from the other. Holds
+        for as long as one of them lives."""
+        return (
+            self._service_id,
+            self._partition,
+            id(self._fields),
+            id(self._sources),
+            self._meta,
+        )
 
     def __getitem__(self, rows: object) -> BatchHandle:
         """Rows by slice, int (a handle of one row), ints ``[n]`` or a mask ``[rows]``.
@@ -228,7 +251,7 @@ class BatchHandle:
         Ints may repeat or be negative. Raises ``IndexError`` out of range, ``TypeError`` for
         anything else.
         """
-        return self._rows(self._uids[choose_rows(rows, len(self))])
+        return self.with_rows(self._uids[choose_rows(rows, len(self))])
 
     def __iter__(self) -> Iterator[BatchHandle]:
         """One handle a row."""
@@ -236,12 +259,12 @@ class BatchHandle:
 
     def reorder(self, order: object) -> BatchHandle:
         """The same rows in another order: ``order`` is a permutation ``[rows]`` of row numbers."""
-        return self._rows(self._uids[permutation(order, len(self))])
+        return self.with_rows(self._uids[permutation(order, len(self))])
 
     def repeat(self, n: int, *, interleave: bool = True) -> BatchHandle:
         """Each row ``n`` times: ``a a b b`` interleaved, else ``a b a b``. 0 gives no rows."""
         count = checked_count(n, "n", low=0)
-        return self._rows(
+        return self.with_rows(
             np.repeat(self._uids, count) if interleave else np.tile(self._uids, count)
         )
 
@@ -249,12 +272,12 @@ class BatchHandle:
         """``n`` handles of sizes that differ by at most one, larger first: 10 rows by 4 are
         3, 3, 2, 2. With fewer rows than ``n`` the last ones are empty."""
         chunks = even_chunks(len(self), checked_count(n, "n", low=1))
-        return [self._rows(self._uids[chunk]) for chunk in chunks]
+        return [self.with_rows(self._uids[chunk]) for chunk in chunks]
 
     def split(self, size: int) -> list[BatchHandle]:
         """Handles of ``size`` rows, the last one shorter if need be. No rows: no handles."""
         starts = range(0, len(self), checked_count(size, "size", low=1))
-        return [self._rows(self._uids[start : start + size]) for start in starts]
+        return [self.with_rows(self._uids[start : start + size]) for start in starts]
 
     def union(self, other: BatchHandle) -> BatchHandle:
         """The same rows with the fields and ``meta_info`` of both.
@@ -309,7 +332,7 @@ class BatchHandle:
             first._require_same_names(other)
             if other._fields is not first._fields:
                 fields = {n: s.merge(other._fields[n], field=n) for n, s in fields.items()}
-        rows = first._rows(np.concatenate([handle._uids for handle in handles]))
+        rows = first.with_rows(np.concatenate([handle._uids for handle in handles]))
         meta = merge_meta([handle._meta for handle in handles])
         return rows._with(fields=MappingProxyType(fields), meta=meta)
 

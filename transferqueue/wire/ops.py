@@ -29,6 +29,9 @@ LOSE_SHARD: Final = "lose_shard"
 # who is about to start a shard → coordinator
 JOIN: Final = "join"
 
+SHARDS_EPOCH: Final = "shards_epoch"
+"""In every answer of a coordinator: another one when the shards, or how to reach them, are."""
+
 # client → shard
 PUT: Final = "put"
 WRITE: Final = "write"
