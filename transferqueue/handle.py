@@ -126,8 +126,15 @@ class BatchHandle:
         return self._sources.get(field, field)
 
     @property
+    def stored_names(self) -> Mapping[str, str]:
+        """What the shards call each field."""
+        return {**{name: name for name in self._fields}, **self._sources}
+
+    @property
     def has_duplicates(self) -> bool:
         """Whether a sample is in it more than once. Such a handle can be read, not put to."""
+        if (self._uids[1:] > self._uids[:-1]).all():  # as they were put: a tenth of the time
+            return False
         return len(np.unique(self._uids)) < len(self._uids)
 
     def __len__(self) -> int:
@@ -218,9 +225,24 @@ class BatchHandle:
         kept = {k: v for k, v in self.meta_info.items() if k not in keys} if keys else {}
         return self._with(meta=encode_meta(kept))
 
-    def _rows(self, uids: Uids) -> BatchHandle:
+    def with_rows(self, uids: Uids) -> BatchHandle:
+        """With these samples instead, all of its own partition and with its fields: for whoever
+        carries rows and the rest apart. ``uids``: checked ones, int64 ``[rows]``; not copied, and
+        read-only from here on."""
         uids.flags.writeable = False
         return self._with(uids=uids)
+
+    @property
+    def identity_of_head(self) -> tuple[object, ...]:
+        """Equal for handles that differ in rows alone because one was cut from the other. Holds
+        for as long as one of them lives."""
+        return (
+            self._service_id,
+            self._partition,
+            id(self._fields),
+            id(self._sources),
+            self._meta,
+        )
 
     def __getitem__(self, rows: object) -> BatchHandle:
         """Rows by slice, int (a handle of one row), ints ``[n]`` or a mask ``[rows]``.
@@ -228,7 +250,7 @@ class BatchHandle:
         Ints may repeat or be negative. Raises ``IndexError`` out of range, ``TypeError`` for
         anything else.
         """
-        return self._rows(self._uids[choose_rows(rows, len(self))])
+        return self.with_rows(self._uids[choose_rows(rows, len(self))])
 
     def __iter__(self) -> Iterator[BatchHandle]:
         """One handle a row."""
@@ -236,12 +258,12 @@ class BatchHandle:
 
     def reorder(self, order: object) -> BatchHandle:
         """The same rows in another order: ``order`` is a permutation ``[rows]`` of row numbers."""
-        return self._rows(self._uids[permutation(order, len(self))])
+        return self.with_rows(self._uids[permutation(order, len(self))])
 
     def repeat(self, n: int, *, interleave: bool = True) -> BatchHandle:
         """Each row ``n`` times: ``a a b b`` interleaved, else ``a b a b``. 0 gives no rows."""
         count = checked_count(n, "n", low=0)
-        return self._rows(
+        return self.with_rows(
             np.repeat(self._uids, count) if interleave else np.tile(self._uids, count)
         )
 
@@ -249,12 +271,12 @@ class BatchHandle:
         """``n`` handles of sizes that differ by at most one, larger first: 10 rows by 4 are
         3, 3, 2, 2. With fewer rows than ``n`` the last ones are empty."""
         chunks = even_chunks(len(self), checked_count(n, "n", low=1))
-        return [self._rows(self._uids[chunk]) for chunk in chunks]
+        return [self.with_rows(self._uids[chunk]) for chunk in chunks]
 
     def split(self, size: int) -> list[BatchHandle]:
         """Handles of ``size`` rows, the last one shorter if need be. No rows: no handles."""
         starts = range(0, len(self), checked_count(size, "size", low=1))
-        return [self._rows(self._uids[start : start + size]) for start in starts]
+        return [self.with_rows(self._uids[start : start + size]) for start in starts]
 
     def union(self, other: BatchHandle) -> BatchHandle:
         """The same rows with the fields and ``meta_info`` of both.
@@ -309,7 +331,7 @@ class BatchHandle:
             first._require_same_names(other)
             if other._fields is not first._fields:
                 fields = {n: s.merge(other._fields[n], field=n) for n, s in fields.items()}
-        rows = first._rows(np.concatenate([handle._uids for handle in handles]))
+        rows = first.with_rows(np.concatenate([handle._uids for handle in handles]))
         meta = merge_meta([handle._meta for handle in handles])
         return rows._with(fields=MappingProxyType(fields), meta=meta)
 

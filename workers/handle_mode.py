@@ -58,15 +58,15 @@ def dispatch_handle(
     split = SplitCall.of(
         given, site.placement.num_parts, padding=padding, writes=site.declaration.writes
     )
-    others = RankCall(
-        args=tuple(value for position, value in enumerate(args) if position != place),
-        kwargs={name: value for name, value in kwargs.items() if name != place},
-        place=place,
-    )
+    rest = tuple(value for position, value in enumerate(args) if position != place)
+    named = {name: value for name, value in kwargs.items() if name != place}
     ranks = zip(site.placement.part_of_rank, site.placement.collects, strict=True)
-    parts = [replace(split.parts[part], stores=collects) for part, collects in ranks]
+    parts = [split.parts[part].stored_by(collects=collects) for part, collects in ranks]
     return Dispatched(
-        calls=[replace(others, part=_pending(part, history)) for part in parts],
+        calls=[
+            RankCall(args=rest, kwargs=named, place=place, part=_pending(part, history))
+            for part in parts
+        ],
         collect=_Join(
             split=split,
             history=history,

@@ -87,6 +87,9 @@ class HostCall:
 
     def resolved(self) -> HostCall:
         """With everything that was to come in it. Waits; raises what a call behind it raised."""
+        to_come = (Pending, DataProtoFuture)
+        if not any(isinstance(value, to_come) for value in self.payload):
+            return self
         return self.mapped(_resolve)
 
     def with_view(self, view: LazyDataProto) -> HostCall:

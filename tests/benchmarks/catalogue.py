@@ -8,6 +8,7 @@ from tests.benchmarks.workloads.batches import Batches
 from tests.benchmarks.workloads.claiming import ClaimCrowd, Samplers, Streams
 from tests.benchmarks.workloads.complex_columns import ComplexColumns
 from tests.benchmarks.workloads.coordinator import Coordinator, Wake
+from tests.benchmarks.workloads.dispatch import Dispatch
 from tests.benchmarks.workloads.durability import JournalCost, Recovery
 from tests.benchmarks.workloads.handle_algebra import HandleAlgebra
 from tests.benchmarks.workloads.loopback import Loopback
@@ -34,6 +35,7 @@ WORKLOADS: tuple[Workload, ...] = (
     StartUp(),
     HandleAlgebra(),
     Batches(),
+    Dispatch(),
     Coordinator(),
     Samplers(),
     Wake(),

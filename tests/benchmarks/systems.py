@@ -87,6 +87,14 @@ _BATCHES = f"{_PEERS}.batches:Batches"
 VIEW = System(label="ours", adapter=_BATCHES, home=Home.OURS, settings={"kind": "view"})
 EAGER = System(label="ours, eager", adapter=_BATCHES, home=Home.VERL, settings={"kind": "eager"})
 VERL = System(label="verl", adapter=_BATCHES, home=Home.VERL, settings={"kind": "verl"})
+_STAGE_MODES = f"{_PEERS}.stage_modes:StageModes"
+STAGE_MODES = System(
+    label="ours", adapter=_STAGE_MODES, home=Home.VERL, settings={"ranks": 4}, environment=_RAY
+)
+STAGE_MODES_WITHOUT_VERL = System(
+    label="ours", adapter=_STAGE_MODES, home=Home.OURS, settings={"ranks": 4}, environment=_RAY
+)
+"""One process that runs all modes, on one Ray."""
 MEMCPY = System(label="memory", adapter=f"{_PEERS}.memcpy:Memcpy", one_process=True)
 
 

@@ -134,3 +134,14 @@ def test_every_row_is_in_one_part_whatever_the_numbers(
 def test_a_part_is_the_same_after_a_wire() -> None:
     part = split_handle(handle_of(3), 2, padding=Padding.EQUAL)[1]
     assert HandlePart.from_bytes(part.to_bytes()) == part
+
+
+def test_parts_of_many_handles_keep_their_own_fields_and_meta() -> None:
+    spec = FieldSpec(dtype="float32", shape=(2,))
+    made = [
+        handle_of(4).with_fields({f"f{n % 5}": spec}).with_meta(step=n).rename({f"f{n % 5}": "x"})
+        for n in range(40)
+    ]
+    for handle in [*made, *reversed(made)]:
+        for part in split_handle(handle, 2):
+            assert HandlePart.from_bytes(part.to_bytes()).handle == part.handle

@@ -189,3 +189,14 @@ def test_a_view_whose_address_is_not_here_looks_where_the_process_is_configured(
     copy = pickle.loads(pickle.dumps(view))
     monkeypatch.setenv("TRANSFERQUEUE_ADDRESS", service.address)
     assert copy.batch["ids"].shape == (6, 4)
+
+
+def test_values_that_another_view_fetched_are_taken_where_none_is_here(client: tq.Client) -> None:
+    handle = put_in_two_shards(client)
+    here, there = client.view(handle), client.view(handle)
+    there.batch["ids"][:] = 7
+    there.settle(here.fetched(["ids", "uid"]))
+    assert there.batch["ids"].unique().tolist() == [7], "it was here already"
+    assert there.non_tensor_batch["uid"].tolist() == here.non_tensor_batch["uid"].tolist()
+    assert there.report()["requests"] == 1, "the uids came from the other view"
+    assert there.connection.service_id == client.service_id

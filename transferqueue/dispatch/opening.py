@@ -40,29 +40,17 @@ def open_view(
     declared = [*reads, *(name for name in optional if name in handle.fields)]
     view = client.view(handle, reads=declared)
     if kind is not LazyDataProto:
-        view = kind.over(handle, view._home().connection, declared)
-    if not declared:
-        return view
-    return view.prefetch(declared) if shared is None else _fetched_together(view, declared, shared)
-
-
-def _fetched_together(
-    view: LazyDataProto, names: Sequence[str], shared: SharedReads
-) -> LazyDataProto:
-    columns = view._chosen(names)
-
-    def fetch() -> dict[str, Any]:
-        view.prefetch(names)
-        return {name: column.value for name, column in columns.items()}
-
-    for name, value in shared.fetch(fetch).items():
-        columns[name].settle(value)
+        view = kind.over(handle, view.connection, declared)
+    if shared is not None and declared:
+        view.settle(shared.fetch(lambda: view.fetched(declared)))
+    elif declared:
+        view.prefetch(declared)
     return view
 
 
 def view_like(view: LazyDataProto, handle: BatchHandle) -> LazyDataProto:
     """A view of ``handle`` that fetches as ``view`` does."""
-    return type(view).over(handle, view._home().connection)
+    return type(view).over(handle, view.connection)
 
 
 def _with_late_fields(client: Client, handle: BatchHandle, names: Sequence[str]) -> BatchHandle:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -75,22 +75,51 @@ class HandlePart:
             return self.handle
         return self.handle[: len(self.handle) - self.num_padding]
 
+    def stored_by(self, *, collects: bool) -> HandlePart:
+        """The part for a rank that collects, and so stores, or for one that does not."""
+        if self.stores == collects:
+            return self
+        return HandlePart(handle=self.handle, num_padding=self.num_padding, stores=collects)
+
     def to_bytes(self) -> bytes:
         """For a wire; a fraction of what a pickle takes."""
-        head = _encoded_head(self.handle[:0])
+        head = _heads.encoded(self.handle)
         return pack_plain([head, encode_uids(self.handle.uids), self.num_padding, self.stores])
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> HandlePart:
         """Inverse of `to_bytes`. Raises `Malformed`."""
         head, uids, num_padding, stores = unpack_plain(data)
-        handle = _decoded_head(bytes(head))._rows(decode_uids(uids))
+        handle = _decoded_head(bytes(head)).with_rows(decode_uids(uids))
         return cls(handle=handle, num_padding=num_padding, stores=stores)
 
 
-# All parts of a call have one head, and calls of a stage mostly have that of the call before: of a
-# handle of 20 fields it took two thirds of what a part took to encode and to decode.
-_encoded_head = lru_cache(maxsize=16)(BatchHandle.to_bytes)
+class _Heads:
+    """Encoded handles without rows, of those that were encoded last.
+
+    All parts of a call have one head, and calls of a stage mostly have that of the call before: of
+    a handle of 20 fields it took two thirds of what a part took to encode and to decode.
+    """
+
+    SIZE: Final = 16
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[BatchHandle, bytes]] = {}
+
+    def encoded(self, handle: BatchHandle) -> bytes:
+        """By the identity of what parts of one handle share, which comparing would cost more than
+        it saves. An entry keeps its handle, so that no other can come to have that identity."""
+        key = handle.identity_of_head
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= self.SIZE:
+                self._known = {}  # another thread may be looking at the old one
+            head = handle[:0]
+            found = self._known[key] = head, head.to_bytes()
+        return found[1]
+
+
+_heads = _Heads()
 _decoded_head = lru_cache(maxsize=16)(BatchHandle.from_bytes)
 
 

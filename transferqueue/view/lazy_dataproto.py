@@ -65,9 +65,10 @@ class LazyDataProto(LazyColumns, DataProto):
         samples = Samples.of(handle, connection)
         tensors: dict[str, LazyColumn] = {}
         arrays: dict[str, LazyColumn] = {}
+        stored_names = handle.stored_names
         for name, spec in handle.fields.items():
             kind = tensors if spec.kind is FieldKind.TENSOR else arrays
-            kind[name] = LazyColumn(Stored(samples, handle.stored_name(name), spec))
+            kind[name] = LazyColumn(Stored(samples, stored_names[name], spec))
         group = Group()
         for name in known_names(reads, handle.fields, "the handle", once=False):
             group.add(tensors[name] if name in tensors else arrays[name])
@@ -128,6 +129,11 @@ class LazyDataProto(LazyColumns, DataProto):
         return next((one for one in self._samples if one.are_distinct), first)
 
     @property
+    def connection(self) -> Connection:
+        """The way to the service that its handle is of. ``InvalidInput`` where it has no handle."""
+        return self._home().connection
+
+    @property
     def local_fields(self) -> list[str]:
         """Columns that are here and nowhere else: what ``push()`` writes."""
         return [name for name, column in self._all_columns().items() if column.is_local]
@@ -138,6 +144,17 @@ class LazyDataProto(LazyColumns, DataProto):
         """Fetch these columns (all by default) in one request; returns self."""
         fetch_now(self._chosen(fields).values(), self._ledger, is_declared=True)
         return self
+
+    def fetched(self, fields: Keys = None) -> dict[str, Any]:
+        """The values of these columns (all by default) by name, fetched in one request."""
+        self.prefetch(fields)
+        return {name: column.value for name, column in self._chosen(fields).items()}
+
+    def settle(self, values: Mapping[str, Any]) -> None:
+        """Take values of stored columns that somebody has fetched for the very rows of this view.
+        A column that is here already stays as it is. ``UnknownColumn``."""
+        for name, column in self._chosen(list(values)).items():
+            column.settle(values[name])
 
     async def fetch(self, fields: Keys = None) -> Self:
         """``prefetch`` to be awaited, for code on an event loop."""
