@@ -34,6 +34,7 @@
     │   ├── TransferExpired             a put or get that a shard no longer keeps for its client
     │   ├── ArenaReplaced               a shard began anew, and its memory is another one
     │   └── RowsLost                    rows were on a shard that is gone for good
+    ├── ShardDraining                   a shard takes no new samples any more
     ├── FieldExists                     a cell is written once
     ├── PutCut                          new fields are stored for some of the samples only
     ├── WrongOutput                     a dispatched method returned what it does not declare
@@ -426,6 +427,24 @@ class ArenaReplaced(Missing):
 
     def __str__(self) -> str:
         return f"shard {self.args[0]} has another memory than the one mapped here: connect again."
+
+
+class ShardDraining(TransferQueueError):
+    """A shard is to go, and takes no new samples. Clients put them on another by themselves; this
+    is raised when every shard of the service is draining."""
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(slot)
+
+    @property
+    def slot(self) -> int:
+        return int(self.args[0])
+
+    def __str__(self) -> str:
+        return (
+            f"shard {self.slot} is draining and takes no new samples, and no other shard does: "
+            f"add one first."
+        )
 
 
 class FieldExists(TransferQueueError):

@@ -18,7 +18,7 @@ from transferqueue.errors import (
 )
 from transferqueue.fields import FieldKind, FieldSpec, check_name, fields_from_wire, fields_to_wire
 from transferqueue.html import table_html
-from transferqueue.meta import decode_meta, encode_meta, merge_meta, same_value
+from transferqueue.meta import FrozenMeta, decode_meta, encode_meta, merge_meta, same_value
 from transferqueue.rows import checked_count, choose_rows, even_chunks, permutation
 from transferqueue.uids import Uids, as_uids, decode_uids, encode_uids
 from transferqueue.wire.format import Buffer, pack_plain, unpack_plain
@@ -116,9 +116,9 @@ class BatchHandle:
         return self._fields
 
     @property
-    def meta_info(self) -> dict[str, Any]:
-        """A dict of your own: changing it changes no handle (`with_meta` makes another one)."""
-        return decode_meta(self._meta)
+    def meta_info(self) -> FrozenMeta:
+        """To be read: what would change it raises, `with_meta` makes another handle."""
+        return FrozenMeta.of(decode_meta(self._meta))
 
     def stored_name(self, field: str) -> str:
         """What the shards call this field. Raises `UnknownField`."""
@@ -218,11 +218,12 @@ class BatchHandle:
 
     def with_meta(self, **meta_info: Any) -> BatchHandle:
         """With these ``meta_info`` values set. Raises `MetaTooLarge` or `InvalidInput`."""
-        return self._with(meta=encode_meta(self.meta_info | meta_info))
+        return self._with(meta=encode_meta(decode_meta(self._meta) | meta_info))
 
     def without_meta(self, *keys: str) -> BatchHandle:
         """Without these ``meta_info`` keys; without any when none is named."""
-        kept = {k: v for k, v in self.meta_info.items() if k not in keys} if keys else {}
+        had = decode_meta(self._meta) if keys else {}
+        kept = {key: value for key, value in had.items() if key not in keys}
         return self._with(meta=encode_meta(kept))
 
     def with_rows(self, uids: Uids) -> BatchHandle:

@@ -6,7 +6,8 @@ It is kept as bytes. So handles share it without sharing a mutable dict (what on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import copy
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
@@ -36,6 +37,7 @@ def encode_meta(meta: Mapping[str, Any]) -> bytes:
     """
     if not meta:
         return NO_META
+    meta = thawed(meta)
     sizes = {key: _size_of(key, value) for key, value in meta.items()}
     if sum(sizes.values()) > META_MAX_BYTES:
         key = max(sizes, key=lambda name: sizes[name])
@@ -43,7 +45,7 @@ def encode_meta(meta: Mapping[str, Any]) -> bytes:
             f"meta_info takes {sum(sizes.values()):,} bytes in all, the limit is "
             f"{META_MAX_BYTES:,}; put its largest value, {key!r} ({sizes[key]:,} bytes), as a field"
         )
-    return ValuePacker().pack(dict(meta))
+    return ValuePacker().pack(meta)
 
 
 def _size_of(key: object, value: object) -> int:
@@ -63,6 +65,47 @@ def _size_of(key: object, value: object) -> int:
     if size > META_MAX_BYTES:
         raise MetaTooLarge(key, size, META_MAX_BYTES)
     return size
+
+
+class FrozenMeta(dict[str, Any]):
+    """The ``meta_info`` of a handle, to be read: a dict whose changes are refused, at any depth of
+    dicts, because they would be lost with it. ``copy()`` and every way of copying give an ordinary
+    dict."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        shown = f"{args[0]}=…" if args and type(args[0]) is str and args[0].isidentifier() else "…"
+        raise InvalidInput(
+            f"a handle is never changed, and this would change a copy of its meta_info; make "
+            f"another one: handle = handle.with_meta({shown}), or without_meta(…)"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> FrozenMeta:
+        return cls({k: cls.of(v) if type(v) is dict else v for k, v in meta.items()})
+
+    def copy(self) -> dict[str, Any]:
+        """An ordinary dict, of ordinary dicts."""
+        return {k: v.copy() if type(v) is FrozenMeta else v for k, v in self.items()}
+
+    def __copy__(self) -> dict[str, Any]:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return copy.deepcopy(self.copy(), memo)
+
+    def __or__(self, other: Any) -> dict[str, Any]:  # type: ignore[override]
+        return {**self.copy(), **other}
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return dict, (self.copy(),)
+
+
+def thawed(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """An ordinary dict of values of which some may come from the ``meta_info`` of handles."""
+    return {k: v.copy() if type(v) is FrozenMeta else v for k, v in meta.items()}
 
 
 def decode_meta(data: Buffer) -> dict[str, Any]:

@@ -77,7 +77,8 @@ def test_what_is_derived_shares_fields_and_uids() -> None:
 
 def test_meta_of_one_chunk_is_not_that_of_another() -> None:
     first, second = handle(meta_info={"m": {}}).chunk(2)
-    first.meta_info["m"]["x"] = 1
+    with pytest.raises(InvalidInput, match="with_meta"):
+        first.meta_info["m"]["x"] = 1
     assert second.meta_info == {"m": {}}
     assert first.with_meta(x=1).without_meta("m").meta_info == {"x": 1}
     assert first.without_meta().meta_info == {}

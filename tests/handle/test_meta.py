@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
+import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from transferqueue.errors import InvalidInput, Malformed, MetaConflict, MetaTooLarge
+from transferqueue.handle import BatchHandle
 from transferqueue.meta import (
     META_MAX_BYTES,
     decode_meta,
@@ -16,6 +21,10 @@ from transferqueue.meta import (
     merge_meta,
     same_value,
 )
+
+
+def handle_with(meta: dict[str, Any]) -> BatchHandle:
+    return BatchHandle(service_id="s", partition="train", uids=[1], meta_info=meta)
 
 
 def merged(*metas: dict[str, object]) -> dict[str, object]:
@@ -110,3 +119,46 @@ def test_a_long_value_is_shortened_in_the_message() -> None:
     with pytest.raises(MetaConflict) as caught:
         merged({"a": "x" * 10_000}, {"a": "y" * 10_000})
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: meta.__setitem__("step", 2),
+        lambda meta: meta.__delitem__("step"),
+        lambda meta: meta.update(step=2),
+        lambda meta: meta.pop("step"),
+        lambda meta: meta.popitem(),
+        lambda meta: meta.clear(),
+        lambda meta: meta.setdefault("new", 1),
+        lambda meta: meta.__ior__({"step": 2}),
+        lambda meta: meta["timing"].__setitem__("gen", 2.0),
+        lambda meta: meta["timing"]["deep"].__setitem__("gen", 2.0),
+    ],
+)
+def test_a_change_of_a_handles_meta_that_would_be_lost_is_refused(change: Any) -> None:
+    handle = handle_with({"step": 1, "timing": {"gen": 1.0, "deep": {}}})
+    with pytest.raises(InvalidInput, match=r"handle = handle\.with_meta"):
+        change(handle.meta_info)
+    assert handle.with_meta(step=2).meta_info["step"] == 2
+
+
+def test_a_handles_meta_is_a_dict_and_its_copies_are_your_own() -> None:
+    meta = {"step": 1, "timing": {"gen": 1.0}, "ids": [1, (2,)]}
+    handle = handle_with(meta)
+    assert handle.meta_info == meta
+    assert isinstance(handle.meta_info, dict)
+    for copied in (
+        handle.meta_info.copy(),
+        copy.copy(handle.meta_info),
+        copy.deepcopy(handle.meta_info),
+        pickle.loads(pickle.dumps(handle.meta_info)),
+        handle.meta_info | {},
+    ):
+        assert type(copied) is type(copied["timing"]) is dict
+        copied["timing"]["gen"] = 2.0
+    again = handle_with(handle.meta_info)
+    assert again == handle
+    assert handle.with_meta(**handle.meta_info) == handle
+    assert handle_with({"was": handle.meta_info}).meta_info == {"was": meta}
+    assert json.loads(json.dumps({**handle.meta_info, "ids": 0}))["timing"] == {"gen": 1.0}

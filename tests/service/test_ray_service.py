@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,10 @@ import torch
 from click.testing import CliRunner
 
 import transferqueue as tq
+from tests.waiting import wait_until
 from tests.workers.stage_workers import Critic, Plain
 from transferqueue.config import runtime_root
-from transferqueue.errors import ConfigError
+from transferqueue.errors import ConfigError, RowsLost
 from transferqueue.service.cli import main
 from workers import RayWorkerGroup, ResourcePool
 
@@ -119,16 +121,18 @@ def test_a_worker_group_over_two_nodes_finds_it_by_itself(service: RayService) -
         assert client.service_id == service.service_id
 
 
-def test_what_a_node_holds_is_told_before_it_is_drained(service: RayService) -> None:
+def test_what_a_node_holds_is_told_by_partition(service: RayService) -> None:
     handle = put_on(1, "auto")
     second = service.shard_nodes[1]
     with tq.connect() as client:
-        held = service.rows_on(second)
-        assert list(held) == [1]
-        assert held[1] >= len(handle)
+        client.wait(handle)
+        held = {one.partition: one for one in service.held_on(second)}
+        assert held["default"].slot == 1
+        assert held["default"].num_rows >= len(handle)
         client.clear(partition="default")
-    assert service.rows_on(second) == {1: 0}
-    assert service.rows_on("nowhere") == {}
+        wait_until(lambda: not service.held_on(second))
+    with pytest.raises(ConfigError, match="no shard is on node nowhere"):
+        service.held_on("nowhere")
 
 
 def test_the_command_line_finds_it_on_the_cluster(cluster: Any, service: RayService) -> None:
@@ -182,17 +186,79 @@ def test_a_process_that_is_killed_is_started_again_where_it_was(service: RayServ
         del held
 
 
-def test_a_node_that_joins_gets_a_shard(cluster: Any, service: RayService) -> None:
-    assert service.add_shards() == []
-    node = cluster.add_node(num_cpus=1, **NODE)
-    try:
-        assert service.add_shards() == [2]
-        assert len(set(service.shard_nodes.values())) == 3
-        with tq.connect() as client:
-            handles = [client.put({"x": torch.ones(1)}) for _ in range(6)]
-            assert {int(handle.uids[0]) >> 48 for handle in handles} == {0, 1, 2}
-    finally:
-        cluster.remove_node(node)
+def slots_of_puts(client: tq.Client, num_puts: int = 9) -> set[int]:
+    handles = [client.put({"x": torch.ones(1)}) for _ in range(num_puts)]
+    return {int(handle.uids[0]) >> 48 for handle in handles}
+
+
+def rows_on_slot(client: tq.Client, slot: int) -> tq.BatchHandle:
+    while True:
+        rows = client.put({"x": torch.arange(30).reshape(30, 1)}, partition="kept")
+        if int(rows.uids[0]) >> 48 == slot:
+            return rows
+
+
+def test_a_node_joins_is_drained_and_goes_under_clients_that_were_there_before(
+    cluster: Any,
+) -> None:
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        service = enter(tq.serve_ray(name="joining", budget_bytes=8 << 20))
+        assert service.add_shards() == []
+        one, another, third = (
+            enter(
+                tq.connect(
+                    service.address, keys=service.client_keys, transport=transport, timeout_s=5
+                )
+            )
+            for transport in ("auto", "tcp", "auto")
+        )
+        node = cluster.add_node(num_cpus=1, **NODE)
+        try:
+            assert service.add_shards() == [2]
+            joined = service.shard_nodes[2]
+            assert len(set(service.shard_nodes.values())) == 3
+            one.held()  # any answer of the coordinator tells of it
+            assert slots_of_puts(one) == {0, 1, 2}
+            rows = rows_on_slot(one, 2)
+            assert another.get(rows)["x"].sum() == 435, "who never heard of the shard asks for it"
+            one.clear(partition="default")
+            wait_until(lambda: len(service.held_on(joined)) == 1)
+
+            left = service.drain(joined, timeout_s=0.3)
+            assert [(held.slot, held.partition) for held in left] == [(2, "kept")]
+            assert left[0].num_rows >= 30
+            for client in (one, another, third):
+                assert slots_of_puts(client) == {0, 1}
+            more = another.put({"y": torch.ones(30)}, handle=rows)
+            assert one.get(more)["y"].sum() == 30, "fields of what is there come in"
+        finally:
+            cluster.remove_node(node)
+        assert service.remove(joined) == left, "also when the node is gone already"
+        assert set(service.shard_nodes) == {0, 1}
+        one.held()  # any answer of the coordinator tells of it
+        for client in (one, another):  # the other one finds nobody there, and asks why
+            with pytest.raises(RowsLost, match="30 of 30"):
+                client.get(rows)
+            with pytest.raises(RowsLost):
+                client.put({"z": torch.ones(30)}, handle=rows)
+            assert slots_of_puts(client) == {0, 1}
+        assert not any(uid >> 48 == 2 for uid in third.select("kept").uids.tolist())
+
+
+def test_the_last_shard_is_not_drained_and_an_empty_node_goes_without_loss(cluster: Any) -> None:
+    del cluster
+    with (
+        tq.serve_ray(name="shrinking", budget_bytes=8 << 20) as service,
+        tq.connect(service.address, keys=service.client_keys) as client,
+    ):
+        first, second = service.shard_nodes[0], service.shard_nodes[1]
+        assert service.drain(second) == ()
+        with pytest.raises(ConfigError, match="the last shards that take new samples"):
+            service.drain(first)
+        assert slots_of_puts(client) == {0}
+        assert service.remove(second) == ()
+        assert slots_of_puts(client) == {0}
 
 
 def test_two_services_of_one_cluster_have_two_names(service: RayService) -> None:

@@ -10,7 +10,12 @@ from transferqueue.client.assembly import ColumnBytes, JoinedColumn, expand_rows
 from transferqueue.client.deadline import Deadline
 from transferqueue.client.part_gets import PartGet
 from transferqueue.client.placement import split_by_slot
-from transferqueue.errors import ArenaReplaced, TransferExpired, TransferQueueError
+from transferqueue.errors import (
+    ArenaReplaced,
+    ServiceUnreachable,
+    TransferExpired,
+    TransferQueueError,
+)
 from transferqueue.net.calls import raise_first
 from transferqueue.wire.columns import decode_column
 
@@ -62,6 +67,9 @@ class Get:
                 if not self._deadline.left_s():
                     raise
                 await self._caller.look_again(timeout_s=self._deadline.left_s())
+            except ServiceUnreachable:
+                await self._caller.check_there(self._rows)
+                raise
 
     async def _fetch(self) -> dict[str, ColumnBytes]:
         parts = [PartGet(rows, self._caller) for rows in self._rows]

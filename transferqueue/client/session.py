@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
@@ -15,6 +16,7 @@ from transferqueue.client.local_memory import why_out_of_reach
 from transferqueue.config import Transport
 from transferqueue.errors import (
     ConfigError,
+    DeadlineExceeded,
     InvalidInput,
     Malformed,
     NoService,
@@ -30,10 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from transferqueue.client.local_memory import LocalMemory
+    from transferqueue.client.placement import Part
     from transferqueue.wire.format import Buffer, Message
 
 _IPC = "ipc://"
 INPROC = "inproc://"
+
+LOOK_AGAIN_S = 5.0
+"""How long the coordinator, which has just answered, has to say what became of its shards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,8 @@ class ShardAddress:
     """Its memory, when this process can map it and is allowed to."""
     why_not_mapped: str
     """"" when ``arena`` is there."""
+    draining: bool = False
+    """Whether it takes no new rows."""
 
 
 def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Transport) -> str:
@@ -69,6 +77,11 @@ def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Tra
             "tq.serve(host=...), or connect with transport='auto'"
         )
     raise NoService([f"{endpoint} (not on this host)" for endpoint in endpoints])
+
+
+CHECK_S = 1.0
+"""How long the coordinator has to say whether a shard that was silent for a whole deadline is to
+come back."""
 
 
 def _name_of_this_client() -> str:
@@ -97,6 +110,15 @@ class Session:
         """Slots of all shards, those of this host first."""
         self.directory: list[dict[str, Any]] = [dict(shard) for shard in hello["shards"]]
         """What each shard says of itself, to whoever wants to reach it."""
+        self.slots_for_new_rows = [s for s in self.slots if not self._shards[s].draining]
+        """Those that take new rows."""
+        self.shards_epoch = str(hello.get(ops.SHARDS_EPOCH, ""))
+        """Of which list of shards all this is; another one with any answer tells of a change."""
+
+    def heard_of_draining(self, slot: int) -> bool:
+        """The shard takes no new rows, whatever was heard before. Whether another one does."""
+        self.slots_for_new_rows = [s for s in self.slots_for_new_rows if s != slot]
+        return bool(self.slots_for_new_rows)
 
     def next_turn(self) -> int:
         """A number that rises with every put, to take the shards in turn."""
@@ -160,6 +182,7 @@ def _shard_address(shard: Mapping[str, Any], transport: Transport) -> ShardAddre
         budget_bytes=int(shard["budget_bytes"]),
         arena=arena,
         why_not_mapped=why_not,
+        draining=bool(shard.get("draining")),
     )
 
 
@@ -196,7 +219,16 @@ class Caller:
     ) -> Message:
         """One call to the coordinator. ``parks``: it keeps the deadline itself and answers late."""
         call = Call(endpoint=self.session.coordinator, op=op, body=body, frames=frames)
-        return (await self._exchange([call], timeout_s=timeout_s, parks=parks))[0]
+        answer = (await self._exchange([call], timeout_s=timeout_s, parks=parks))[0]
+        if op != ops.HELLO and self._is_news(answer):
+            # What was asked is answered; if this is not, the next answer tells of it again.
+            with contextlib.suppress(DeadlineExceeded):
+                await self.look_again(timeout_s=min(timeout_s, LOOK_AGAIN_S))
+        return answer
+
+    def _is_news(self, answer: Message) -> bool:
+        epoch = answer.body.get(ops.SHARDS_EPOCH, self.session.shards_epoch)
+        return bool(epoch != self.session.shards_epoch)
 
     async def know(self, slots: Iterable[int], *, timeout_s: float) -> None:
         """Look again if one of these shards is not known: it may have joined since."""
@@ -208,6 +240,15 @@ class Caller:
         hello = await self.coordinator(ops.HELLO, {}, timeout_s=timeout_s)
         self.session.hear(hello.body)
         self.memory.look_again(self.session.arenas)
+
+    async def check_there(self, parts: Sequence[Part]) -> None:
+        """A shard did not answer in time. RowsLost when the service has given it up; else nothing:
+        it may come back."""
+        with contextlib.suppress(DeadlineExceeded):
+            await self.look_again(timeout_s=CHECK_S)
+        of_rows = sum(part.num_rows for part in parts)
+        for part in parts:
+            self.session.shard(part.slot, num_rows=part.num_rows, of_rows=of_rows)
 
     async def shards(self, calls: Sequence[Call], *, timeout_s: float) -> list[Message]:
         """Calls to shards at once; the first failure is raised when all have answered."""

@@ -12,6 +12,8 @@ from transferqueue.client.placement import Part, place_new_rows, split_by_slot
 from transferqueue.errors import (
     ArenaReplaced,
     PutCut,
+    ServiceUnreachable,
+    ShardDraining,
     TransferExpired,
     TransferQueueError,
 )
@@ -52,16 +54,20 @@ class Put:
         self._batch = batch
         self._deadline = Deadline(timeout_s)
         self._map_from_bytes = map_from_bytes
-        self._places = self._place(split_bytes)
+        self._split_bytes = split_bytes
         self._parts: list[PartPut] = []
 
-    def _place(self, split_bytes: int) -> list[Part]:
+    def _place(self) -> list[Part]:
         batch, session = self._batch, self._caller.session
         if batch.uids is not None:
             return split_by_slot(batch.uids)
         turn = session.next_turn()
         return place_new_rows(
-            batch.num_rows, batch.nbytes, session.slots, turn=turn, split_bytes=split_bytes
+            batch.num_rows,
+            batch.nbytes,
+            session.slots_for_new_rows or session.slots,
+            turn=turn,
+            split_bytes=self._split_bytes,
         )
 
     def _part(self, part: Part) -> PartPut:
@@ -77,26 +83,36 @@ class Put:
 
     async def run(self) -> np.ndarray:
         """Store the batch; returns the uids of its rows, int64[rows]."""
-        if not self._places:
+        places = self._place()
+        if not places:
             return np.empty(0, dtype=np.int64)
-        slots = [part.slot for part in self._places]
+        slots = [place.slot for place in places]
         await self._caller.know(slots, timeout_s=self._deadline.left_s())
-        self._parts = [self._part(part) for part in self._places]
         while True:
+            self._parts = [self._part(part) for part in places]
             try:
                 answers = await self._store()
                 break
-            except TransferExpired:  # a link or a shard was down; nothing is stored
-                if not self._deadline.left_s():
-                    raise
-            except ArenaReplaced:
-                if not self._deadline.left_s():
-                    raise
-                await self._caller.look_again(timeout_s=self._deadline.left_s())
-                self._parts = [self._part(part) for part in self._places]
+            except (TransferExpired, ArenaReplaced, ShardDraining, ServiceUnreachable) as error:
+                places = await self._places_after(error, places)
         if self._batch.uids is not None:
             return self._batch.uids
         return np.concatenate([_new_uids(answer) for answer in answers])
+
+    async def _places_after(self, error: TransferQueueError, places: list[Part]) -> list[Part]:
+        """Where to try again after a failure of which nothing is stored. Raises it where that is
+        of no use: time is up, or nobody is there to take the rows."""
+        if isinstance(error, ServiceUnreachable) and self._batch.uids is not None:
+            await self._caller.check_there(places)
+        if isinstance(error, ServiceUnreachable) or not self._deadline.left_s():
+            raise error
+        if isinstance(error, ArenaReplaced):
+            await self._caller.look_again(timeout_s=self._deadline.left_s())
+        if isinstance(error, ShardDraining):
+            if not self._caller.session.heard_of_draining(error.slot):
+                raise error
+            return self._place()
+        return places
 
     async def _store(self) -> list[Message]:
         if len(self._parts) == 1 and isinstance(self._parts[0], InlinePut):

@@ -148,6 +148,9 @@ class CoordinatorServer:
     def stop(self) -> None:
         self._server.stop()
 
+    def drain(self) -> None:
+        """Nothing: samples lie on shards."""
+
     def close(self, *, keep: bool = False) -> None:
         """``keep``: leave the journal for a successor."""
         self._server.close()

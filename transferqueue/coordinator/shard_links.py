@@ -16,6 +16,7 @@ from transferqueue.net.server import Handler, Reply, Request, Server
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.format import Message
+from transferqueue.wire.ops import SHARDS_EPOCH
 from transferqueue.wire.tags import SITE_TAG, read_tags
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class ShardLinks:
         """Slots that were given up, with the incarnation of the shard that had them."""
         self._limited: set[str] = set()
         self._server: Server | None = None
+        self._num_changes = 0
         self.handlers: dict[str, Handler] = {
             ops.REGISTER: self._register,
             ops.EVENT: self._event,
@@ -87,6 +89,21 @@ class ShardLinks:
     def attach(self, server: Server) -> None:
         """The server over which orders go; once, before it runs."""
         self._server = server
+        self._say_epoch()
+
+    @property
+    def epoch(self) -> str:
+        """Another one whenever what `directory` tells is another: clients that hear of it, with
+        any answer, ask for the directory again."""
+        return f"{self._incarnation}.{self._num_changes}"
+
+    def _changed(self) -> None:
+        self._num_changes += 1
+        self._say_epoch()
+
+    def _say_epoch(self) -> None:
+        assert self._server is not None
+        self._server.with_every_answer[SHARDS_EPOCH] = self.epoch
 
     @property
     def limited(self) -> list[frozenset[str]]:
@@ -108,6 +125,7 @@ class ShardLinks:
         incarnation of the one that is gone, if it was here."""
         shard = self._shards.pop(slot, None)
         self.lost[slot] = "" if shard is None else shard.incarnation
+        self._changed()
         self._on_heard()
         return self.lost[slot]
 
@@ -175,6 +193,9 @@ class ShardLinks:
             )
             self._carry_out(self._plane.slot_joined(slot, now_s=time.monotonic()))
         shard.peer = request.peer
+        if is_new or shard.facts != body["facts"]:
+            shard.facts = dict(body["facts"])
+            self._changed()
         if is_new:
             self._tell_limited([shard])
         shard.limited = frozenset(body["limited"])

@@ -125,6 +125,8 @@ class Server:
         self._mutating = mutating
         self._on_cancel = on_cancel
         self._answers = AnswerLog()
+        self.with_every_answer: dict[str, Any] = {}
+        """Goes along with the body of every answer, but refusals and those of earlier processes."""
         self.refusals: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
         self._contexts = Contexts()
@@ -336,7 +338,7 @@ class Server:
             Message(
                 op=OK_OP,
                 request_id=request.request_id,
-                body=dict(reply.body),
+                body={**reply.body, **self.with_every_answer},
                 frames=list(reply.frames),
             ),
         )

@@ -36,6 +36,7 @@ class Runnable(Protocol):
     def run(self) -> None: ...
     def stop(self) -> None: ...
     def close(self, *, keep: bool = False) -> None: ...
+    def drain(self) -> None: ...
 
 
 def make_server(settings: dict[str, Any]) -> Runnable:
@@ -107,7 +108,8 @@ def open_as_many_files_as_allowed() -> None:
 
 
 def main() -> int:
-    """Serve until stdin closes or SIGTERM comes. Exit status 1 when the start failed."""
+    """Serve until stdin closes or SIGTERM comes. Exit status 1 when the start failed. SIGUSR1: a
+    shard takes no new samples any more, because its node is to go."""
     open_as_many_files_as_allowed()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     settings = json.loads(sys.stdin.buffer.readline())
@@ -118,6 +120,7 @@ def main() -> int:
         return 1
     parent = Parent(server)
     signal.signal(signal.SIGTERM, lambda *_: parent.end())
+    signal.signal(signal.SIGUSR1, lambda *_: server.drain())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server.watch(sys.stdin.fileno(), parent.hear)
     try:

@@ -24,6 +24,7 @@ from transferqueue.errors import ConfigError, ServiceFailed
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.net.sync_channel import run_blocking
 from transferqueue.service.child import sampler_settings
+from transferqueue.service.held_rows import HeldRows, held_rows
 from transferqueue.service.ray_supervisor import RayConnection, SupervisorActor
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class RayService(Closing):
         self._options = dict(actor_options)
         self._keys = ServiceKeys.generate(encrypted=config.encrypt, readers=config.read_keys)
         self._closed = False
+        self._draining: set[int] = set()
+        """Slots that take no new samples."""
         chosen = _alive_nodes() if nodes is None else _checked_nodes(nodes)
         self._actors = _Actors(coordinator=None)
         try:
@@ -176,7 +179,7 @@ class RayService(Closing):
     def add_shards(self) -> list[int]:
         """Put shards on the nodes that have joined since; returns their slots.
 
-        Clients that connect from now on use them; others once they see a handle or a status that
+        Clients use them from the next answer of the coordinator on, or once they meet a handle that
         names one. Rows stay where they are.
         """
         known = set(self._actors.nodes.values())
@@ -194,17 +197,60 @@ class RayService(Closing):
         with connect(self.address, keys=self._keys.for_processes()) as client:
             return run_blocking(client._ops.upkeep.join())
 
-    def rows_on(self, node: str) -> dict[int, int]:
-        """Slot -> rows that the shards of a node hold now: what is lost with the node, unless it
-        is consumed or cleared first. For whoever is to drain a node."""
+    def held_on(self, node: str) -> tuple[HeldRows, ...]:
+        """What the shards of a node hold now. ``ConfigError`` for a node without shards."""
         from transferqueue.client.connecting import connect
 
-        slots = [slot for slot, own in self._actors.nodes.items() if own == node]
+        slots = self._slots_on(node)
         with connect(self.address, keys=self.client_keys) as client:
-            shards = client.status()["shards"]
-        return {
-            int(shard["slot"]): int(shard["rows"]) for shard in shards if shard["slot"] in slots
-        }
+            return held_rows(client, slots)
+
+    def drain(self, node: str, *, timeout_s: float = 0.0) -> tuple[HeldRows, ...]:
+        """A node is to go: its shards take no new samples from now on, which go to the others.
+
+        Waits up to ``timeout_s`` for those that are there to be consumed or cleared; fields are
+        added to them and read as before. Returns what is still there, which goes with the node:
+        nothing when the node can go without loss. ``ConfigError`` for a node without shards, and
+        for the last one that takes new samples.
+        """
+        from transferqueue.client.connecting import connect
+
+        slots = self._slots_on(node)
+        if not set(self._actors.nodes) - set(slots) - self._draining:
+            raise ConfigError(
+                f"node {node} has the last shards that take new samples; add_shards() first"
+            )
+        self._answers([self._actors.shards[slot].drain.remote() for slot in slots])
+        self._draining.update(slots)
+        deadline_s = time.monotonic() + timeout_s
+        with connect(self.address, keys=self.client_keys) as client:
+            while held := held_rows(client, slots):
+                if time.monotonic() >= deadline_s:
+                    break
+                time.sleep(POLL_EVERY_S)
+        return held
+
+    def remove(self, node: str) -> tuple[HeldRows, ...]:
+        """End the shards of a node, drained or not. Returns what was lost with them: whoever asks
+        for it gets ``RowsLost``, and claims and groups go on without it."""
+        from transferqueue.client.connecting import connect
+
+        slots = self._slots_on(node)
+        with connect(self.address, keys=self.client_keys) as client:
+            lost = held_rows(client, slots)
+            for slot in slots:
+                actor = self._actors.shards.pop(slot)
+                _end([actor])
+                client.lose_shard(slot)
+                del self._actors.nodes[slot]
+        return lost
+
+    def _slots_on(self, node: str) -> list[int]:
+        slots = [slot for slot, own in self._actors.nodes.items() if own == node]
+        if not slots:
+            there = sorted(set(self._actors.nodes.values()))
+            raise ConfigError(f"no shard is on node {node}; they are on {there}")
+        return slots
 
     def _wait_registered(self, slots: Sequence[int]) -> None:
         """Until the coordinator tells clients of these shards."""
@@ -236,10 +282,7 @@ class RayService(Closing):
         actors = [actor for actor in actors if actor is not None]
         if not actors or not ray.is_initialized():
             return
-        farewells = [actor.stop.remote() for actor in actors]
-        ray.wait(farewells, num_returns=len(farewells), timeout=ANSWER_TIMEOUT_S)
-        for actor in actors:
-            ray.kill(actor)
+        _end(actors)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.address
@@ -308,6 +351,14 @@ def ray_connection(name: str = DEFAULT_NAME) -> RayConnection | None:
     except RayError as error:
         raise ServiceFailed(f"{name}-coordinator", _cause_of(error)) from None
     return connection
+
+
+def _end(actors: Sequence[Any]) -> None:
+    """End processes and actors; also of nodes that are gone already."""
+    farewells = [actor.stop.remote() for actor in actors]
+    ray.wait(farewells, num_returns=len(farewells), timeout=ANSWER_TIMEOUT_S)
+    for actor in actors:
+        ray.kill(actor)
 
 
 def _alive_nodes() -> list[str]:

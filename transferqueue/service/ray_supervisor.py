@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from dataclasses import dataclass
@@ -117,6 +118,11 @@ class SupervisorActor:
         """Process id of the supervised process, on its node."""
         self._raise_failure()
         return self._child.pid
+
+    def drain(self) -> None:
+        """The shard takes no new samples from now on."""
+        self._raise_failure()
+        os.kill(self._child.pid, signal.SIGUSR1)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.errors import ArenaReplaced, Malformed, StorageFull
+from transferqueue.errors import ArenaReplaced, Malformed, ShardDraining, StorageFull
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.admission import Admission, Room
@@ -103,6 +103,8 @@ class Puts:
             ops.COMMIT: self._commit,
             ops.ABORT: self._abort,
         }
+        self.is_draining = False
+        """Whether samples that are not here yet are refused. Fields of those that are come in."""
 
     def resume(self, found: Recovery) -> None:
         """Go on with what an earlier process of this shard had answered."""
@@ -194,6 +196,8 @@ class Puts:
         plan = PutPlan.read(body, ArrayReader(request.frames))
         if body["payload"] is not None:
             _payload_of(request, plan)  # sizes are checked before anything is reserved
+        if self.is_draining and plan.uids is None:
+            raise ShardDraining(self._budget.slot)
         if plan.nbytes > self._budget.nbytes:
             raise self._full(plan, 0.0)
         put = WaitingPut(

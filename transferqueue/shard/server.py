@@ -155,8 +155,16 @@ class ShardServer:
                 "pid_namespace": pid_namespace(),
                 "budget_bytes": self._budget.nbytes,
                 "arena": self._backend.client_access(),
+                "draining": False,
             },
         }
+
+    def drain(self) -> None:
+        """Take no new samples from now on: this shard is to go. Those that are here stay readable
+        and take more fields. Safe from signal handlers; idempotent."""
+        self._puts.is_draining = True
+        self._uplink.say("draining", value=True)
+        self._server.wake()
 
     def watch(self, readable: int, callback: Callable[[], None]) -> None:
         self._server.watch(readable, callback)
@@ -262,6 +270,7 @@ class ShardServer:
                 "used_bytes": self._backend.used_bytes,
                 "backend": self._backend.facts(),
                 "rows": self._store.num_rows,
+                "draining": self._puts.is_draining,
                 "partitions": {
                     name: {"rows": len(table), "fields": table.fields}
                     for name, table in self._store.partitions.items()

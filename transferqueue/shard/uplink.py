@@ -91,6 +91,12 @@ class Uplink:
         kept = (what for what in self._outbox.kept() if isinstance(what, Committed))
         return [left for what in kept if (left := self._left_of(what)) is not None]
 
+    def say(self, fact: str, *, value: Any) -> None:
+        """Another fact about this shard, which clients are to know. Safe from signal handlers."""
+        facts = {**self._registration["facts"], fact: value}
+        self._registration = {**self._registration, "facts": facts}
+        self.next_heartbeat_s = 0.0
+
     def add(self, what: Told) -> None:
         """Tell the coordinator, at the next `tick`."""
         self._outbox.add(what)

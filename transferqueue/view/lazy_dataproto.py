@@ -75,7 +75,7 @@ class LazyDataProto(LazyColumns, DataProto):
         return cls._made(
             tensors or None,
             arrays,
-            handle.meta_info,
+            handle.meta_info.copy(),
             num_rows=len(handle),
             samples=(samples,),
             ledger=FetchLedger(),

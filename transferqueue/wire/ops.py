@@ -26,6 +26,9 @@ DISCARD: Final = "discard"
 LEAVE: Final = "leave"
 LOSE_SHARD: Final = "lose_shard"
 
+SHARDS_EPOCH: Final = "shards_epoch"
+"""In every answer of a coordinator: another one when the shards, or how to reach them, are."""
+
 # who is about to start a shard → coordinator
 JOIN: Final = "join"
 
