@@ -139,7 +139,13 @@ def _check_stage(stage: Stage, fields: MethodFields) -> None:
     for field in stage.reads:
         if field not in known:
             raise DataflowError(f"{label} does not read {field!r}{_meant(field, known)}")
-        if field not in fields.reads:
+        if field not in fields.reads and fields.reads_what_is_there:
+            if stage.streams:
+                raise DataflowError(
+                    f"{label} streams, and so takes samples as soon as what it always reads is "
+                    f"there, which {field!r} may not be; declare it in reads, not in optional"
+                )
+        elif field not in fields.reads:
             raise DataflowError(
                 f"{label} can read {field!r}, but its settings leave it unread: take it out of "
                 f"the table, or set the role up to use it"

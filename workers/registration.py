@@ -76,11 +76,17 @@ def register(
     return declare
 
 
+def registration_of(method: Any) -> Registration | None:
+    """How a method is called; ``None`` when it is not registered."""
+    registration = getattr(method, _ATTRIBUTE, None)
+    return registration if isinstance(registration, Registration) else None
+
+
 def registered_methods(cls: type) -> dict[str, Registration]:
     """Name -> how it is called, of every registered method of a class and its bases."""
     found = {}
     for name in dir(cls):
-        registration = getattr(inspect.getattr_static(cls, name), _ATTRIBUTE, None)
-        if isinstance(registration, Registration):
+        registration = registration_of(inspect.getattr_static(cls, name))
+        if registration is not None:
             found[name] = registration
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,7 @@ from workers.roles.rollout import Rollout
 from workers.rollout_stream import METHOD as GENERATE
 from workers.rollout_stream import RolloutStream
 from workers.stage_runner import Batch, StageLog, StageLoop, StageRunner
-from workers.worker import Worker
+from workers.worker import Worker, WorkerSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from workers.spans import Span
 
 RoleFactory = Callable[[], Mapping[str, Any]]
-"""Makes the roles of one process, by name, in that process."""
+"""Makes the roles of one process, by name, in that process. A role is any object with methods
+declared by `workers.roles.stage` or `workers.register`, or a `Worker` class or `WorkerSpec`, which
+is made there as a worker of one rank."""
 
 _called = register(Dispatch.RANK_ZERO, blocking=False)
 
@@ -45,13 +47,24 @@ class RoleWorker(Worker):
         self._log = StageLog()
         lock = threading.RLock()
         self._runners = {
-            name: StageRunner(role, self.client, name=name, log=self._log, lock=lock)
+            name: StageRunner(
+                self._made(name, role), self.client, name=name, log=self._log, lock=lock
+            )
             for name, role in factory().items()
         }
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._streams: list[RolloutStream] = []
         self._failure: Exception | None = None
+
+    def _made(self, name: str, role: Any) -> Any:
+        """A role; a worker has its place, with the client of this process."""
+        context = replace(self._place(), role=name)
+        if isinstance(role, WorkerSpec) or (isinstance(role, type) and issubclass(role, Worker)):
+            return WorkerSpec.of(role).make(context)
+        if isinstance(role, Worker):
+            role._enter(context)
+        return role
 
     @_called
     def declarations(self) -> dict[str, dict[str, MethodFields]]:

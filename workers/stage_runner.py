@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 import threading
 import time
@@ -9,16 +11,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.dispatch.opening import open_view, read_counts, written_columns
+from transferqueue.dispatch.outputs import plain, take_apart
 from transferqueue.errors import FieldExists, LeaseExpired, NotReady, RowsGone
 from transferqueue.handle import BatchHandle
 from transferqueue.view import DataProto
-from workers.roles.fields import MethodFields, declared_fields, needed_reads
+from transferqueue.view.lazy_dataproto import LazyDataProto
+from transferqueue.view.meta_info import METRICS_KEY
+from workers.roles.fields import (
+    MethodFields,
+    declared_fields,
+    needed_reads,
+    registered_declaration,
+)
 from workers.spans import NO_SAMPLES, SpanLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import transferqueue as tq
+    from transferqueue.dispatch import Declaration
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +114,8 @@ class StageRunner:
         self._name = name or type(role).__name__
 
     def run(self, method_name: str, batch: Batch) -> Any:
-        """Run a method on the samples of ``batch``.
+        """Run a method on the samples of ``batch``. One that is declared by `workers.register` gets
+        a DataProto, a lazy one where there is a handle; one declared by `stage` a mapping.
 
         Returns the batch's kind with the written fields, or the metrics of a method that writes
         none. A handle's columns are fetched and put; a whole batch's are at hand, and the written
@@ -114,7 +127,9 @@ class StageRunner:
         return self.store(method_name, batch, output) if self.writes(method_name) else output
 
     def _run_whole(self, method_name: str, batch: DataProto) -> Any:
-        data = {name: _column(batch, name) for name in self.reads(method_name)}
+        data: Any = {name: _column(batch, name) for name in self.reads(method_name)}
+        if self._declaration(method_name) is not None:
+            data = batch[:]  # a method may add to it
         output = self._compute(method_name, data, batch)
         if not self.writes(method_name):
             return output
@@ -124,7 +139,9 @@ class StageRunner:
         self, method_name: str, handle: BatchHandle, output: Mapping[str, Any], **tags: Any
     ) -> BatchHandle:
         """Put what a method returned to its samples."""
-        stored = self.client.put(output, handle=handle, tags=tags or None)
+        declaration = self._declaration(method_name)
+        overwrite = declaration is not None and declaration.overwrite
+        stored = self.client.put(output, handle=handle, tags=tags or None, overwrite=overwrite)
         self._totals(method_name).written_bytes += self._bytes(output, len(handle), "put")
         return stored
 
@@ -172,7 +189,12 @@ class StageRunner:
             log.info("%s: %s", method_name, error)
             self._totals(method_name).stale_rows += len(claim)
 
-    def _fetch(self, method_name: str, handle: BatchHandle) -> _Fetched:
+    def _fetch(self, method_name: str, handle: BatchHandle) -> Any:
+        declaration = self._declaration(method_name)
+        if declaration is not None:
+            return open_view(
+                self.client, handle, reads=declaration.reads, optional=declaration.optional
+            )
         data = self.client.get_columns(handle, fields=self.reads(method_name))
         self._totals(method_name).read_bytes += self._bytes(data, len(handle), "got")
         return _Fetched(data)
@@ -191,12 +213,21 @@ class StageRunner:
         started_s = time.monotonic()
         with self.lock, self.log.spans.span(self.label(method_name), len(batch), uids):
             output = method(data)
+            if inspect.iscoroutine(output):
+                output = asyncio.run(output)
         totals = self._totals(method_name)
         totals.rows += len(batch)
         totals.calls += 1
         totals.busy_s += time.monotonic() - started_s
         if isinstance(data, _Fetched):
             totals.unread_bytes += self._bytes(data.unread, len(batch), "got")
+        elif isinstance(data, LazyDataProto):
+            counts = read_counts(data, self.client).values()
+            totals.read_bytes += sum(one.read_bytes for one in counts)
+            totals.unread_bytes += sum(one.untouched_bytes for one in counts)
+        declaration = self._declaration(method_name)
+        if declaration is not None:
+            output = _plain_output(output, declaration, batch)
         return _checked(method_name, fields, output) if fields.writes else output
 
     def label(self, method_name: str) -> str:
@@ -214,8 +245,23 @@ class StageRunner:
         method = getattr(self.role, name)
         return method, declared_fields(method)
 
+    def _declaration(self, method_name: str) -> Declaration | None:
+        """Of a method that is declared by `workers.register`."""
+        return registered_declaration(getattr(self.role, method_name))
+
     def _totals(self, method_name: str) -> StageTotals:
         return self.log.of(self.label(method_name))
+
+
+def _plain_output(output: Any, declaration: Declaration, batch: Batch) -> Any:
+    """What a registered method returned, as one declared by `stage` would: columns by name, or
+    its metrics. Of a whole batch that it returned with more in it, what is more."""
+    returned = take_apart(output, declaration)
+    if declaration.writes:
+        had = written_columns(batch).keys() if isinstance(batch, DataProto) else ()
+        known = set(had) - set(declaration.writes)
+        return {name: column for name, column in returned.columns.items() if name not in known}
+    return returned.meta.get(METRICS_KEY, {}) if returned.is_batch else plain(returned.value or {})
 
 
 class _Fetched(Mapping[str, Any]):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +24,8 @@ from workers.errors import WorkerDied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from workers.role_groups import RoleGroups
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +81,76 @@ def test_a_killed_role_is_made_again_and_the_run_goes_on(
     # What holds no state is made again where it was; the trainer goes back to its checkpoint.
     assert steps == [1, 2, 3, 4, 5, *range(4 if victim == "trainer" else 6, STEPS + 1)]
     check(tmp_path)
+
+
+@pytest.mark.parametrize("victim", ["shard-0", "coordinator"])
+@pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ONE_STEP_OFF, Mode.FULLY_ASYNC])
+def test_a_killed_process_of_the_service_is_not_noticed_by_the_run(
+    service: tq.Service, tmp_path: Path, victim: str, mode: Mode
+) -> None:
+    with (
+        tq.connect(service.address) as client,
+        restart_program.role_groups(service.address, tmp_path, processes=False) as roles,
+        restart_program.driver(client, roles, tmp_path, STEPS, mode) as driver,
+    ):
+        steps = []
+        for report in driver.run():
+            steps.append(report.step)
+            if report.step in (3, 6):
+                os.kill(service.pids[victim], signal.SIGKILL)
+        assert driver.num_restarts == 0
+        wait_until(lambda: num_rows(client, "train") == 0, timeout_s=20.0)
+    assert steps == list(range(1, STEPS + 1))
+    check(tmp_path)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_whoever_is_killed_at_whatever_moment_no_sample_is_lost_and_none_counts_twice(
+    service: tq.Service, tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    with (
+        tq.connect(service.address, timeout_s=60) as client,
+        restart_program.role_groups(service.address, tmp_path, processes=True) as roles,
+        restart_program.driver(client, roles, tmp_path, STEPS, Mode.FULLY_ASYNC) as driver,
+    ):
+        killed: list[str] = []
+        stop = threading.Event()
+
+        def kill_now_and_then() -> None:
+            everybody = [*roles.groups, "shard-0", "shard-1", "coordinator"]
+            rng.shuffle(everybody)
+            for victim in everybody:
+                if stop.wait(rng.uniform(0.1, 0.8)):
+                    return
+                pid = victim_pid(service, roles, victim)
+                if pid is not None:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(victim)
+
+        running = driver.run()
+        for _ in range(3):  # so that there is a checkpoint to go back to
+            next(running)
+        killer = threading.Thread(target=kill_now_and_then)
+        killer.start()
+        try:
+            steps = [report.step for report in running]
+        finally:
+            stop.set()
+            killer.join()
+        assert killed
+        assert driver.num_restarts <= len(set(killed) & set(roles.groups))
+        wait_until(lambda: num_rows(client, "train") == 0, timeout_s=20.0)
+    assert steps[-1] == STEPS
+    check(tmp_path)
+
+
+def victim_pid(service: tq.Service, roles: RoleGroups, victim: str) -> int | None:
+    """``None`` when it is not there just now: it was killed, and is being made again."""
+    if victim not in roles.groups:
+        return service.pids.get(victim)
+    group = roles.groups.get(victim)
+    return None if group is None else group.pids[0]  # type: ignore[attr-defined]
 
 
 def test_a_killed_trainer_of_a_sync_run_goes_back_to_its_checkpoint(

@@ -2,13 +2,22 @@
 
 A dispatcher reads the declaration to fetch and to put exactly these columns, and a driver to check
 that some earlier stage writes what a later one reads. The method itself is left as it was.
+
+There are two ways to declare: `stage`, for a method that gets a mapping of its columns, and
+`workers.register` with ``Dispatch.HANDLE``, for one that gets a DataProto.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from workers.registration import registration_of
+
+if TYPE_CHECKING:
+    from transferqueue.dispatch import Declaration
 
 Columns: TypeAlias = Mapping[str, Any]
 """Column name to ``Tensor`` [B, ...] or ``np.ndarray`` [B]; a dict, ``TensorDict`` or view."""
@@ -27,6 +36,8 @@ class MethodFields:
     """Returned by every call; empty for a method that returns metrics."""
     optional_reads: tuple[str, ...] = ()
     """Needed only under some settings; the role's ``needs(method_name)`` says which."""
+    reads_what_is_there: bool = False
+    """Whether ``optional_reads`` are read wherever they are there instead."""
 
 
 def stage(
@@ -45,12 +56,38 @@ def stage(
     return declare
 
 
+def registered_declaration(method: Any) -> Declaration | None:
+    """What a method declares by `workers.register`; ``None`` when it is not one by handle."""
+    registration = registration_of(method)
+    if registration is None or not registration.by_handle:
+        return None
+    return registration.declaration
+
+
+def _fields_of(method: Any) -> MethodFields | None:
+    fields = getattr(method, _ATTRIBUTE, None)
+    if isinstance(fields, MethodFields):
+        return fields
+    declaration = registered_declaration(method)
+    if declaration is None:
+        return None
+    return MethodFields(
+        reads=declaration.reads,
+        writes=declaration.writes,
+        optional_reads=declaration.optional,
+        reads_what_is_there=True,
+    )
+
+
 def declared_fields(method: Callable[..., Any]) -> MethodFields:
     """The declaration of a method, bound or not. ``TypeError`` when there is none."""
-    fields = getattr(method, _ATTRIBUTE, None)
-    if not isinstance(fields, MethodFields):
+    fields = _fields_of(method)
+    if fields is None:
         name = getattr(method, "__qualname__", repr(method))
-        raise TypeError(f"{name} declares no columns; decorate it with @stage(reads=..., ...)")
+        raise TypeError(
+            f"{name} declares no columns; decorate it with @stage(reads=..., ...), or with "
+            f"@register(Dispatch.HANDLE, reads=..., ...)"
+        )
     return fields
 
 
@@ -61,15 +98,17 @@ def declared_methods(role: Any) -> dict[str, MethodFields]:
     of a class, whose settings are not known, they are as declared.
     """
     found: dict[str, MethodFields] = {}
-    for name in dir(role):
-        fields = getattr(getattr(role, name, None), _ATTRIBUTE, None)
-        if name.startswith("_") or not isinstance(fields, MethodFields):
+    kind = role if isinstance(role, type) else type(role)
+    for name in dir(kind):
+        fields = _fields_of(inspect.getattr_static(kind, name))
+        if name.startswith("_") or fields is None:
             continue
         needed = tuple(needed_reads(role, name)) if not isinstance(role, type) else ()
         found[name] = MethodFields(
             reads=(*fields.reads, *needed),
             writes=fields.writes,
             optional_reads=tuple(n for n in fields.optional_reads if n not in needed),
+            reads_what_is_there=fields.reads_what_is_there,
         )
     return found
 
