@@ -89,6 +89,16 @@ class Critic(Worker):
     @register(Dispatch.HANDLE, reads=["nowhere"])
     def read_what_is_not_there(self, data: DataProto) -> None: ...
 
+    @register(Dispatch.HANDLE, reads=["ids"], writes=["doomed"])
+    def end_badly(self, data: DataProto, on_rank: int, killed: bool) -> dict[str, Any]:  # noqa: FBT001
+        """One rank fails, or is killed, between its reads and its writes."""
+        doomed = data.batch["ids"].float()
+        if self.rank == on_rank and killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.rank == on_rank:
+            raise ValueError("no luck")
+        return {"doomed": doomed}
+
     @register(Dispatch.HANDLE, reads=["ids"], writes=["slow"], blocking=False)
     def write_slowly(self, data: DataProto, fails: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
         time.sleep(0.05 * (self.rank + 1))
