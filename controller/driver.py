@@ -19,7 +19,7 @@ import logging
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from workers.role_worker import newest_version
 from workers.rollout_stream import VERSIONS_KEPT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from controller.role_calls import Roles
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,13 +220,13 @@ class PpoDriver:
         self._publish()
         self._source.published(self.version, self.step)
         step_s = time.monotonic() - started_s
-        checkpoint_s = self._save_if_due()
+        checkpoint_s = self._outliving_deaths(self._save_if_due)
         reward = metrics.pop("reward", float("nan"))
         return StepReport(
             step=self.step,
             version=self.version,
             reward=reward,
-            held_out_accuracy=self._accuracy_if_due(),
+            held_out_accuracy=self._outliving_deaths(self._accuracy_if_due),
             staleness_max=int(staleness.max()),
             staleness_mean=float(staleness.mean()),
             rows=int((~ready.greedy).sum()),
@@ -308,6 +310,17 @@ class PpoDriver:
     def _commit(self) -> None:
         self._source.commit([used.ready for used in self._uncommitted])
         self._uncommitted = []
+
+    def _outliving_deaths(self, action: Callable[[], T]) -> T:
+        """What comes after an update, and would be lost with its report when the loop began anew.
+        ``WorkerDied`` for a process whose state is lost, and the update with it."""
+        while True:
+            try:
+                return action()
+            except WorkerDied as death:
+                if not self._is_stateless(self._roles.dead()):
+                    raise
+                self._recover(death)
 
     def _recover(self, death: WorkerDied) -> None:
         """Make dead processes again; when one of them held state, go back to the checkpoint."""

@@ -20,7 +20,6 @@ from controller.prompt_rows import PROMPT_NUMBER
 from controller.sources import WEIGHTS, ReadyBatch, SourceCounts
 from controller.transports import TRAIN
 from transferqueue.errors import ClaimError, NotReady, RowsGone
-from workers.errors import WorkerDied
 from workers.stage_runner import StageLoop
 
 if TYPE_CHECKING:
@@ -223,12 +222,7 @@ class Stream:
 
     def counts(self) -> SourceCounts:
         counts = SourceCounts(stale_rows_dropped=max(0, self._rows_dropped))
-        try:
-            reports = self._roles.reports(self._rollout_processes)
-        except WorkerDied as death:
-            log.info("no counts, and the next batch will find out: %s", death)
-            return counts
-        for report in reports.values():
+        for report in self._roles.reports(self._rollout_processes).values():
             for generations in report["generations"]:
                 counts.generations_resumed += generations["resumed"]
                 counts.generations_dropped += generations["dropped"]

@@ -190,17 +190,26 @@ class RoleGroups(Closing):
     # -- what they did ----------------------------------------------------------------------------
 
     def reports(self, processes: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
-        """`RoleWorker.report` by process, of these or of all."""
-        return self._ask_all("report", processes)
+        """`RoleWorker.report` by process, of these or of all. One that is dead has nothing to tell
+        and is left out: whoever calls it next finds out."""
+        return self._ask_living("report", processes)
 
     def spans(self) -> dict[str, list[Span]]:
-        """`RoleWorker.spans` by process."""
-        return self._ask_all("spans")
+        """`RoleWorker.spans` by process, of those that live."""
+        return self._ask_living("spans", None)
 
-    def _ask_all(self, method: str, processes: Sequence[str] | None = None) -> dict[str, Any]:
-        # In the order given, not in that of the starts, which is a matter of chance.
+    def _ask_living(self, method: str, processes: Sequence[str] | None) -> dict[str, Any]:
         names = self.processes if processes is None else processes
         futures = {name: getattr(self._in(name), method)() for name in names}
+        answers = {}
+        for name, future in futures.items():
+            with contextlib.suppress(WorkerDied):
+                answers[name] = future.get()
+        return answers
+
+    def _ask_all(self, method: str) -> dict[str, Any]:
+        # In the order given, not in that of the starts, which is a matter of chance.
+        futures = {name: getattr(self._in(name), method)() for name in self.processes}
         return {name: future.get() for name, future in futures.items()}
 
     @property

@@ -124,7 +124,14 @@ class StageRunner:
         if isinstance(batch, DataProto):
             return self._run_whole(method_name, batch)
         output = self._compute(method_name, self._fetch(method_name, batch), batch)
-        return self.store(method_name, batch, output) if self.writes(method_name) else output
+        if not self.writes(method_name):
+            return output
+        try:
+            return self.store(method_name, batch, output)
+        except FieldExists as error:
+            # An update on these samples was begun, and is void: somebody died in it.
+            log.info("%s again: %s", method_name, error)
+            return self.store(method_name, batch, output, overwrite=True)
 
     def _run_whole(self, method_name: str, batch: DataProto) -> Any:
         data: Any = {name: _column(batch, name) for name in self.reads(method_name)}
@@ -136,11 +143,17 @@ class StageRunner:
         return DataProto.from_single_dict(dict(output))
 
     def store(
-        self, method_name: str, handle: BatchHandle, output: Mapping[str, Any], **tags: Any
+        self,
+        method_name: str,
+        handle: BatchHandle,
+        output: Mapping[str, Any],
+        *,
+        overwrite: bool = False,
+        **tags: Any,
     ) -> BatchHandle:
         """Put what a method returned to its samples."""
         declaration = self._declaration(method_name)
-        overwrite = declaration is not None and declaration.overwrite
+        overwrite = overwrite or (declaration is not None and declaration.overwrite)
         stored = self.client.put(output, handle=handle, tags=tags or None, overwrite=overwrite)
         self._totals(method_name).written_bytes += self._bytes(output, len(handle), "put")
         return stored

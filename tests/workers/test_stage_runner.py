@@ -168,3 +168,12 @@ def test_samples_dropped_while_a_stage_works_are_counted_and_it_goes_on(
     role.double = clearing  # type: ignore[method-assign]
     loop = StageLoop(task="t", partition="drop", batch_rows=2)
     serve_until(runner, loop, lambda: totals(runner).stale_rows == 2)
+
+
+def test_a_stage_that_is_run_again_on_samples_of_a_void_update_replaces_what_it_wrote(
+    client: tq.Client,
+) -> None:
+    handle = client.put({"x": torch.arange(3)})
+    client.put({"y": torch.full((2,), 9)}, handle=handle[:2])
+    written = StageRunner(Doubler(), client).run("double", handle)
+    assert client.get(written, fields=["y"])["y"].tolist() == [0, 2, 4]
