@@ -220,15 +220,14 @@ class Caller:
         """One call to the coordinator. ``parks``: it keeps the deadline itself and answers late."""
         call = Call(endpoint=self.session.coordinator, op=op, body=body, frames=frames)
         answer = (await self._exchange([call], timeout_s=timeout_s, parks=parks))[0]
-        if op != ops.HELLO and self._is_news(answer):
+        if op == ops.HELLO:
+            return answer
+        epoch = answer.body.pop(ops.SHARDS_EPOCH, self.session.shards_epoch)
+        if epoch != self.session.shards_epoch:
             # What was asked is answered; if this is not, the next answer tells of it again.
             with contextlib.suppress(DeadlineExceeded):
                 await self.look_again(timeout_s=min(timeout_s, LOOK_AGAIN_S))
         return answer
-
-    def _is_news(self, answer: Message) -> bool:
-        epoch = answer.body.get(ops.SHARDS_EPOCH, self.session.shards_epoch)
-        return bool(epoch != self.session.shards_epoch)
 
     async def know(self, slots: Iterable[int], *, timeout_s: float) -> None:
         """Look again if one of these shards is not known: it may have joined since."""
