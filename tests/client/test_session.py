@@ -42,12 +42,12 @@ def test_a_client_keeps_its_name_when_it_looks_again() -> None:
 
 def test_shards_come_and_go_as_the_coordinator_says() -> None:
     seen = session(shard(0))
-    assert not seen.knows([1])
+    assert not seen.knows(1)
     with pytest.raises(RowsLost):
         seen.shard(1)
     seen.hear({"shards": [shard(1)]})
-    assert seen.knows([1])
-    assert not seen.knows([0])
+    assert seen.knows(1)
+    assert not seen.knows(0)
     assert [entry["slot"] for entry in seen.directory] == [1]
 
 

@@ -166,7 +166,7 @@ class DataOperations:
         if handle is not None:
             self._session.check(handle)
             slots = [part.slot for part in split_by_slot(handle.uids)]
-            await self._caller.meet(slots, timeout_s=self._timeout(timeout_s))
+            await self._caller.know(slots, timeout_s=self._timeout(timeout_s))
             calls = self._clear_calls(handle)
         else:
             await self._caller.look_again(timeout_s=self._timeout(timeout_s))  # also at new shards

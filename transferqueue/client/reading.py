@@ -56,7 +56,7 @@ class Get:
     async def run(self) -> dict[str, ColumnBytes]:
         """The columns as bytes. RowsGone, FieldsMissing, FieldSpecMismatch."""
         slots = [part.slot for part in self._rows]
-        await self._caller.meet(slots, timeout_s=self._deadline.left_s())
+        await self._caller.know(slots, timeout_s=self._deadline.left_s())
         while True:
             try:
                 return await self._fetch()

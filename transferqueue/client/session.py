@@ -120,13 +120,13 @@ class Session:
         self.slots_for_new_rows = [s for s in self.slots_for_new_rows if s != slot]
         return bool(self.slots_for_new_rows)
 
-    def knows(self, slots: Iterable[int]) -> bool:
-        """Whether all of these shards have been heard of."""
-        return self._shards.keys() >= {*slots}
-
     def next_turn(self) -> int:
         """A number that rises with every put, to take the shards in turn."""
         return next(self._turn)
+
+    def knows(self, slot: int) -> bool:
+        """Whether there was a shard of this slot when this client last looked."""
+        return slot in self._shards
 
     def shard(self, slot: int, *, num_rows: int = 0, of_rows: int = 0) -> ShardAddress:
         """RowsLost for a slot that the service does not have."""
@@ -220,26 +220,25 @@ class Caller:
         """One call to the coordinator. ``parks``: it keeps the deadline itself and answers late."""
         call = Call(endpoint=self.session.coordinator, op=op, body=body, frames=frames)
         answer = (await self._exchange([call], timeout_s=timeout_s, parks=parks))[0]
-        if op != ops.HELLO and self._is_news(answer):
+        if op == ops.HELLO:
+            return answer
+        epoch = answer.body.pop(ops.SHARDS_EPOCH, self.session.shards_epoch)
+        if epoch != self.session.shards_epoch:
             # What was asked is answered; if this is not, the next answer tells of it again.
             with contextlib.suppress(DeadlineExceeded):
                 await self.look_again(timeout_s=min(timeout_s, LOOK_AGAIN_S))
         return answer
 
-    def _is_news(self, answer: Message) -> bool:
-        epoch = answer.body.get(ops.SHARDS_EPOCH, self.session.shards_epoch)
-        return bool(epoch != self.session.shards_epoch)
+    async def know(self, slots: Iterable[int], *, timeout_s: float) -> None:
+        """Look again if one of these shards is not known: it may have joined since."""
+        if not all(map(self.session.knows, slots)):
+            await self.look_again(timeout_s=timeout_s)
 
     async def look_again(self, *, timeout_s: float) -> None:
         """A shard is not what it was: ask the coordinator how to reach each."""
         hello = await self.coordinator(ops.HELLO, {}, timeout_s=timeout_s)
         self.session.hear(hello.body)
         self.memory.look_again(self.session.arenas)
-
-    async def meet(self, slots: Iterable[int], *, timeout_s: float) -> None:
-        """Rows of these shards are asked for. One that is not known may have joined since."""
-        if not self.session.knows(slots):
-            await self.look_again(timeout_s=timeout_s)
 
     async def check_there(self, parts: Sequence[Part]) -> None:
         """A shard did not answer in time. RowsLost when the service has given it up; else nothing:

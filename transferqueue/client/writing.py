@@ -87,7 +87,7 @@ class Put:
         if not places:
             return np.empty(0, dtype=np.int64)
         slots = [place.slot for place in places]
-        await self._caller.meet(slots, timeout_s=self._deadline.left_s())
+        await self._caller.know(slots, timeout_s=self._deadline.left_s())
         while True:
             self._parts = [self._part(part) for part in places]
             try:

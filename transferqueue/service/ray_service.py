@@ -179,7 +179,8 @@ class RayService(Closing):
     def add_shards(self) -> list[int]:
         """Put shards on the nodes that have joined since; returns their slots.
 
-        Clients use them from the next answer of the coordinator on. Rows stay where they are.
+        Clients use them from the next answer of the coordinator on, or once they meet a handle that
+        names one. Rows stay where they are.
         """
         known = set(self._actors.nodes.values())
         new = [node for node in _alive_nodes() if node not in known]

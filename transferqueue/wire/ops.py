@@ -26,11 +26,11 @@ DISCARD: Final = "discard"
 LEAVE: Final = "leave"
 LOSE_SHARD: Final = "lose_shard"
 
-# who is about to start a shard → coordinator
-JOIN: Final = "join"
-
 SHARDS_EPOCH: Final = "shards_epoch"
 """In every answer of a coordinator: another one when the shards, or how to reach them, are."""
+
+# who is about to start a shard → coordinator
+JOIN: Final = "join"
 
 # client → shard
 PUT: Final = "put"
