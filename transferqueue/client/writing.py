@@ -8,7 +8,7 @@ import numpy as np
 
 from transferqueue.client.deadline import Deadline
 from transferqueue.client.part_puts import InlinePut, MappedPut, PartPut, PartRows, StreamedPut
-from transferqueue.client.placement import Part, place_new_rows, split_by_slot
+from transferqueue.client.placement import Part, place_new_rows, split_by_home
 from transferqueue.errors import (
     ArenaReplaced,
     PutCut,
@@ -58,7 +58,7 @@ class Put:
     def _place(self, split_bytes: int) -> list[Part]:
         batch, session = self._batch, self._caller.session
         if batch.uids is not None:
-            return split_by_slot(batch.uids)
+            return split_by_home(batch.uids, session.homes)
         turn = session.next_turn()
         return place_new_rows(
             batch.num_rows, batch.nbytes, session.slots, turn=turn, split_bytes=split_bytes

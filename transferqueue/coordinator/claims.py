@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.tags import TagTable
     from transferqueue.coordinator.uid_ranges import Uids
     from transferqueue.coordinator.waiters import ClaimWaiter
+    from transferqueue.homes import Homes
 
 MAX_GENERATORS = 1024
 """Of one partition, one a (task, sampler); a client may make up any number of samplers."""
@@ -357,11 +358,12 @@ class Claims:
                 refusals.append(Refuse(waiter_id=waiter.waiter_id, error=error))
         return refusals
 
-    def refuse_lost(self, slot: int) -> list[Effect]:
+    def refuse_lost(self, slot: int, homes: Homes) -> list[Effect]:
         """The shard of this slot is gone for good: refuse the claims that named a row of it."""
         refusals: list[Effect] = []
         for waiter in list(self.waiting()):
-            refusal = None if waiter.uids is None else lost_rows(waiter, waiter.uids, slot)
+            uids = waiter.uids
+            refusal = None if uids is None else lost_rows(waiter, uids, slot, homes)
             if refusal is not None:
                 self.leave(waiter)
                 refusals.append(refusal)

@@ -38,6 +38,7 @@ from transferqueue.coordinator.waiters import (
     SelectWaiter,
 )
 from transferqueue.errors import ClaimTooLarge, Closed, InvalidInput, UnknownPartition
+from transferqueue.homes import NAMED, Homes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,8 +53,14 @@ if TYPE_CHECKING:
 class ControlPlane(OperatorSide):
     """All partitions of one service, and what consumers ask of them."""
 
-    def __init__(self, *, samplers: SamplerRegistry | None = None, first_claim_id: int = 1) -> None:
-        super().__init__(first_claim_id=first_claim_id)
+    def __init__(
+        self,
+        *,
+        samplers: SamplerRegistry | None = None,
+        first_claim_id: int = 1,
+        homes: Homes = NAMED,
+    ) -> None:
+        super().__init__(first_claim_id=first_claim_id, homes=homes)
         self._samplers = samplers or SamplerRegistry()
         self._num_claims = 0
 

@@ -246,6 +246,7 @@ class CoordinatorServer:
                 "service_id": self.service_id,
                 "version": VERSION,
                 "incarnation": self.incarnation,
+                "homes": self._plane.partitions.homes.to_plain(),
                 "shards": self._links.directory(),
             }
         )

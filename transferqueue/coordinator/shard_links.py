@@ -187,18 +187,16 @@ class ShardLinks:
         if is_for_me and request.body["number"] == shard.next_event:
             shard.next_event += 1
             if request.body["kind"] == ops.WHOLE:
-                self._carry_out(self._whole(shard, request.number("next_sequence")))
+                self._carry_out(self._whole(shard, request.number("next_uid")))
             else:
                 self._carry_out(self._apply_event(shard, request))
         return Reply(body={"next_event": shard.next_event, "incarnation": self._incarnation})
 
-    def _whole(self, shard: ShardLink, next_sequence: int) -> list[Effect]:
+    def _whole(self, shard: ShardLink, next_uid: int) -> list[Effect]:
         """A shard has told of all of its rows."""
         told, shard.told = shard.told, None
         uids = np.unique(np.concatenate([np.empty(0, np.int64), *(told or ())]))
-        effects = self._plane.slot_told(
-            shard.slot, uids, next_sequence=next_sequence, now_s=time.monotonic()
-        )
+        effects = self._plane.slot_told(shard.slot, uids, next_uid=next_uid, now_s=time.monotonic())
         self._on_joined()
         return effects
 

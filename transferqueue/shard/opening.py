@@ -87,8 +87,9 @@ def _adopt(backend: Backend, found: Recovery, path: str) -> None:
 def _begun_anew(slot: int, epoch: int) -> Recovery:
     found = Recovery(slot)
     found.epoch = epoch - 1
-    found.store.next_sequence = max(1, epoch * LOST_SEQUENCES)
-    found.store.lost_below = epoch * LOST_SEQUENCES
+    first = found.store.next_uid
+    found.store.next_uid = first + epoch * LOST_SEQUENCES
+    found.store.lost_below = found.store.next_uid if epoch else 0
     return found
 
 

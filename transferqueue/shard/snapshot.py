@@ -55,7 +55,7 @@ def snapshot(
         kind=HEAD,
         body={
             "epoch": epoch,
-            "next_sequence": store.next_sequence,
+            "next_uid": store.next_uid,
             "lost_below": store.lost_below,
             "limited": sorted(limited),
         },

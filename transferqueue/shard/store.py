@@ -17,7 +17,7 @@ from transferqueue.shard.leases import FreedRanges, Leases
 from transferqueue.shard.rows import Cells, RowTable
 from transferqueue.shard.slabs import SlabTable
 from transferqueue.shard.specs import SpecTable
-from transferqueue.uids import make_uids, sequences_of
+from transferqueue.uids import SEQUENCE_BITS, SEQUENCE_MASK, make_uids
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ class Store:
         self.leases = Leases(self.slabs)
         self.partitions: dict[str, RowTable] = {}
         self.specs = SpecTable()
-        self.next_sequence = 1
-        """Of the next uid. Never falls, also not over restarts."""
+        self.next_uid = int(make_uids(slot, 1, 1)[0])
+        """Of the first new row of the next commit. Never falls, also not over restarts."""
         self.lost_below = 0
-        """Rows with a sequence below this one that are not here were lost, not cleared."""
+        """Rows with a uid below this one that are not here were lost, not cleared."""
         self._space = space
         self._reservations: dict[int, Reservation] = {}
         self._next_put_id = 1
@@ -140,11 +140,6 @@ class Store:
         )
         self._reservations[put_id] = reservation
         return reservation
-
-    @property
-    def next_uid(self) -> int:
-        """Of the first new row of the next commit."""
-        return int(make_uids(self.slot, self.next_sequence, 1)[0])
 
     def reservations(self) -> list[Reservation]:
         """Puts under way, in the order in which they came."""
@@ -233,7 +228,8 @@ class Store:
         try:
             return table.locate(uids)
         except RowsGone:
-            lost = sequences_of(uids[~table.find(uids)[1]]) < self.lost_below
+            absent = uids[~table.find(uids)[1]]
+            lost = (absent >= 0) & (absent < self.lost_below)
             if lost.any():
                 raise RowsLost(int(lost.sum()), len(uids), [self.slot]) from None
             raise
@@ -364,8 +360,8 @@ class Store:
         )
 
     def _new_uids(self, num_rows: int) -> np.ndarray:
-        uids = make_uids(self.slot, self.next_sequence, num_rows)
-        self.next_sequence += num_rows
+        uids = make_uids(self.next_uid >> SEQUENCE_BITS, self.next_uid & SEQUENCE_MASK, num_rows)
+        self.next_uid += num_rows
         return uids
 
     def _found(self, cells: Cells, present: np.ndarray | None) -> FoundColumn:

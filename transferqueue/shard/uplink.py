@@ -34,7 +34,7 @@ Cleared = tuple[str, "np.ndarray"]
 class Whole:
     """The end of an account of everything that the shard holds."""
 
-    next_sequence: int
+    next_uid: int
     """Rows below it that the account did not name are gone."""
 
 
@@ -151,7 +151,7 @@ class Uplink:
         if isinstance(event.what, Committed):
             body |= _committed_body(event.what, arrays)
         elif isinstance(event.what, Whole):
-            body |= {"kind": ops.WHOLE, "next_sequence": event.what.next_sequence}
+            body |= {"kind": ops.WHOLE, "next_uid": event.what.next_uid}
         else:
             body |= _cleared_body(event.what, arrays)
         return Message(op=ops.EVENT, request_id=event.number, body=body, frames=arrays.frames)
