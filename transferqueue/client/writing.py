@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -108,12 +110,16 @@ class Put:
         return await self._commit(outcomes)
 
     async def _reserve(self, *, commit: bool) -> list[Outcome]:
-        calls = [self._reserve_call(part, commit=commit) for part in self._parts]
+        name = secrets.token_hex(8) if len(self._parts) > 1 else ""
+        calls = [self._reserve_call(part, name, commit=commit) for part in self._parts]
         return await self._caller.outcomes(calls, timeout_s=self._deadline.left_s(), parks=True)
 
-    def _reserve_call(self, part: PartPut, *, commit: bool) -> Call:
+    def _reserve_call(self, part: PartPut, name: str, *, commit: bool) -> Call:
+        """``name``: what the parts of one attempt have in common, so that a checkpoint has all of
+        them or none."""
         arrays = ArrayWriter()
-        body = part.rows.plan().write(arrays) | part.request(arrays) | {"commit": commit}
+        plan = replace(part.rows.plan(), part_of=name)
+        body = plan.write(arrays) | part.request(arrays) | {"commit": commit}
         shard = self._caller.session.shard(
             part.rows.slot, num_rows=part.rows.num_rows, of_rows=self._batch.num_rows
         )

@@ -45,23 +45,14 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.specs import Spec
     from transferqueue.coordinator.tag_values import TagValues
     from transferqueue.coordinator.uid_ranges import GoneUids, Uids
-    from transferqueue.homes import Homes
 
 
 class Partition:
     """One named table of samples and everything that waits on it."""
 
-    def __init__(
-        self,
-        name: str,
-        policy: PartitionPolicy,
-        *,
-        leases: Leases,
-        gone: GoneUids,
-        homes: Homes,
-    ) -> None:
+    def __init__(self, name: str, policy: PartitionPolicy, leases: Leases, gone: GoneUids) -> None:
         self.name = name
-        self.homes = homes
+        self.homes = gone.homes
         self.policy = policy
         self._gone = gone
         self.table = Table()

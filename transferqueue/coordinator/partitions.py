@@ -25,12 +25,12 @@ class Partitions:
     """The partitions of one service, and the rows of dropped ones that shards still hold."""
 
     def __init__(self, leases: Leases, homes: Homes) -> None:
-        self.homes = homes
         self._leases = leases
         self._by_name: dict[str, Partition] = {}
         self._declared: set[str] = set()
         self._dropped: dict[tuple[int, str], Uids] = {}
         """(slot, partition) -> rows of dropped partitions whose free was not reported yet."""
+        self.homes = homes
         self.gone = GoneUids(homes)
 
     def __iter__(self) -> Iterator[Partition]:
@@ -54,9 +54,7 @@ class Partitions:
 
     def _make(self, name: str, policy: PartitionPolicy) -> Partition:
         check_names("partition", (name,))
-        partition = self._by_name[name] = Partition(
-            name, policy, leases=self._leases, gone=self.gone, homes=self.homes
-        )
+        partition = self._by_name[name] = Partition(name, policy, self._leases, self.gone)
         return partition
 
     def declare(self, name: str, policy: PartitionPolicy, now_s: float) -> list[Effect]:

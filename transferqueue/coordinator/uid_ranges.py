@@ -194,7 +194,7 @@ class GoneUids:
     """
 
     def __init__(self, homes: Homes = NAMED) -> None:
-        self._homes = homes
+        self.homes = homes
         self._by_slot: dict[int, UidRanges] = {}
         self.lost_slots: set[int] = set()
         """Slots whose shard is gone for good."""
@@ -203,7 +203,7 @@ class GoneUids:
         """RowsLost if one of these was on a shard that is gone for good."""
         if not self.lost_slots:
             return
-        homes = self._homes.of(uids)
+        homes = self.homes.of(uids)
         lost = np.isin(homes, list(self.lost_slots))
         if bool(lost.any()):
             slots = np.unique(homes[lost]).tolist()
@@ -219,7 +219,7 @@ class GoneUids:
 
     def add_all_but(self, slot: int, uids: Uids, next_uid: int) -> None:
         """Of those at home on a slot every uid below ``next_uid`` but these ascending ones."""
-        for home in self._homes.ranges_of(slot):
+        for home in self.homes.ranges_of(slot):
             start, stop = home.start, min(home.stop, next_uid)
             while start < stop:  # a range may go over several slots that are no more
                 named = start >> SEQUENCE_BITS

@@ -71,6 +71,7 @@ class Recovery:
             snapshot.HELD: self._held,
             snapshot.ANSWERS: self._answers,
             snapshot.TAGGED: self._tags,
+            snapshot.PARTS: lambda record: self.store.split_puts.restore(record.body["ended"]),
             journal.PUT: self._put,
             journal.COMMIT: self._commit,
             journal.ABORT: lambda record: self._abort(int(record.body["id"])),

@@ -17,6 +17,7 @@ from transferqueue.shard.leases import FreedRanges, Leases
 from transferqueue.shard.rows import Cells, RowTable
 from transferqueue.shard.slabs import SlabTable
 from transferqueue.shard.specs import SpecTable
+from transferqueue.shard.split_puts import SplitPuts
 from transferqueue.uids import SEQUENCE_BITS, SEQUENCE_MASK, make_uids
 from transferqueue.wire.chunks import Runs
 
@@ -97,6 +98,7 @@ class Store:
         self.leases = Leases(self.slabs)
         self.partitions: dict[str, RowTable] = {}
         self.specs = SpecTable()
+        self.split_puts = SplitPuts()
         self.next_uid = int(make_uids(slot, 1, 1)[0])
         """Of the first new row of the next commit. Never falls, also not over restarts."""
         self.lost_below = 0
@@ -139,6 +141,7 @@ class Store:
             addresses=addresses,
         )
         self._reservations[put_id] = reservation
+        self.split_puts.begin(plan.part_of)
         return reservation
 
     def reservations(self) -> list[Reservation]:
@@ -184,6 +187,7 @@ class Store:
                 cells = self._cells_of(reservation, index, column)
                 self._free_cells([table.write(column.name, rows, cells)])
         self._drop_if_empty(plan.partition)
+        self.split_puts.committed(plan, uids)
         return Committed(
             partition=plan.partition,
             uids=uids,
@@ -198,6 +202,7 @@ class Store:
         if reservation is None:
             return
         self._unmark_cells(reservation.plan)
+        self.split_puts.given_up(reservation.plan.part_of)
         self._give_back(self.leases.free_slabs(reservation.slab_ids))
         self._drop_if_empty(reservation.plan.partition)
 
