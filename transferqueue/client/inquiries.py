@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.client.links import links_of
-from transferqueue.client.placement import split_by_slot
+from transferqueue.client.placement import split_by_home
 from transferqueue.coordinator.cell_report import ROW_STATES, TASK_STATES
 from transferqueue.errors import InvalidInput
 from transferqueue.fields import FieldSpec
@@ -97,7 +97,11 @@ class Inquiries:
         self, partition: str, uids: np.ndarray, rows: list[dict[str, Any]], timeout_s: float
     ) -> None:
         """Complete the rows with what the shards know of their cells."""
-        parts = [part for part in split_by_slot(uids) if part.slot in self._session.slots]
+        parts = [
+            part
+            for part in split_by_home(uids, self._session.homes)
+            if part.slot in self._session.slots
+        ]
         calls = []
         for part in parts:
             arrays = ArrayWriter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +18,21 @@ if TYPE_CHECKING:
     from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
     from transferqueue.wire.format import Message
+
+
+CHECKPOINT_TIMEOUT_S = 600.0
+"""Without another one: what is written may be hundreds of gigabytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """A checkpoint that is finished."""
+
+    path: str
+    num_rows: int
+    num_bytes: int
+    """Of all cells."""
+    seconds: float
 
 
 class UpkeepOperations:
@@ -72,6 +89,17 @@ class UpkeepOperations:
     async def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
         await self._ask(ops.LOSE_SHARD, {"slot": slot}, ArrayWriter(), timeout_s)
 
+    async def checkpoint(
+        self, path: str | os.PathLike[str], *, timeout_s: float | None = None
+    ) -> CheckpointInfo:
+        answer = await self._caller.coordinator(
+            ops.CHECKPOINT,
+            {"path": _absolute(path)},
+            timeout_s=CHECKPOINT_TIMEOUT_S if timeout_s is None else timeout_s,
+            parks=True,
+        )
+        return CheckpointInfo(**answer.body)
+
     async def leave(self, client_id: str, *, timeout_s: float | None = None) -> None:
         """Whoever claims in this name is gone: its claims are given back, its waits refused."""
         await self._ask(ops.LEAVE, {"client": client_id}, ArrayWriter(), timeout_s)
@@ -89,3 +117,8 @@ class UpkeepOperations:
             frames=arrays.frames,
             timeout_s=self._config.timeout_s if timeout_s is None else timeout_s,
         )
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """The processes of the service work in other folders than this one."""
+    return os.path.abspath(os.fspath(path))

@@ -293,15 +293,16 @@ class Claims:
             self._table.set_state(lease.task, rows, TaskState.ACKED)
         return rows
 
-    def give_back(self, lease: Lease) -> Rows:
-        """A closed lease was not acked. Returns the rows that are free again, or dead letters."""
+    def give_back(self, lease: Lease, *, may_bury: bool = True) -> Rows:
+        """A closed lease was not acked. Returns the rows that are free again, or, when that was no
+        fault of the service's (``may_bury``), dead letters."""
         if lease.batch is not None and not lease.batch.line.let_go(lease.batch, lease.replica):
             return NO_ROWS
         rows = self._claimed_rows(lease)
         if not lease.exclusive:
             return rows
         self._table.set_state(lease.task, rows, TaskState.FREE)
-        if self.max_deliveries is not None:
+        if self.max_deliveries is not None and may_bury:
             dead = self._table.deliveries(lease.task, rows) >= self.max_deliveries
             self._table.set_state(lease.task, rows[dead], TaskState.DEAD_LETTER)
         return rows

@@ -180,6 +180,23 @@ class ControlPlane(OperatorSide):
         partition = self._partitions.get(lease.partition)
         return [] if partition is None else self._finish(partition.give_back(lease, now_s))
 
+    def unclaim_all(self, now_s: float) -> None:
+        """No claim is out any more, and its rows are free again: the service was restored, and
+        nobody is there to ack. Deliveries stay counted, but none of them is held to have failed.
+        Frees that this makes due are ordered when their shards come."""
+        for lease in list(self._leases.each()):
+            self._leases.expire(lease.claim_id, now_s)
+            partition = self._partitions.get(lease.partition)
+            if partition is not None:
+                self._finish(partition.give_back(lease, now_s, may_bury=False))
+
+    def shift_clock(self, delta_s: float) -> None:
+        """Another clock than that of the instants in here counts from now on. Nothing waits, and
+        no claim is out."""
+        self._leases.shift_clock(delta_s)
+        for partition in self._partitions:
+            partition.lifetimes.arrivals.shift_clock(delta_s)
+
     def extend(self, claim_id: int, lease_s: float, *, now_s: float) -> float:
         """Hold the claim for ``lease_s`` from now on; returns the new deadline."""
         check_duration("lease_s", lease_s)

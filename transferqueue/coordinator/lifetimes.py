@@ -43,6 +43,10 @@ class Arrivals:
         at = np.searchsorted(self._first_rows, rows, side="right") - 1
         return np.asarray(self._at_s, dtype=np.float64)[at]
 
+    def shift_clock(self, delta_s: float) -> None:
+        """Another clock than that of the instants in here counts from now on."""
+        self._at_s = [at_s + delta_s for at_s in self._at_s]
+
     def keep(self, kept: Rows) -> None:
         """Rows were renumbered: the row ``kept[i]`` is now ``i``."""
         first = np.searchsorted(kept, self._first_rows)

@@ -341,9 +341,9 @@ class Partition:
         effects += self.claims.serve(self.feeds.of_task(lease.task), now_s)
         return effects + self.settle(now_s)
 
-    def give_back(self, lease: Lease, now_s: float) -> list[Effect]:
-        """The rows of a closed lease are free again, or dead letters."""
-        rows = self.claims.give_back(lease)
+    def give_back(self, lease: Lease, now_s: float, *, may_bury: bool = True) -> list[Effect]:
+        """The rows of a closed lease are free again, or dead letters (``may_bury``)."""
+        rows = self.claims.give_back(lease, may_bury=may_bury)
         effects = discards.let_go(self, lease)
         effects += self.free(self.lifetimes.after_claim(rows, now_s))
         rows = rows[self.table.is_live(rows)]

@@ -133,7 +133,9 @@ class Replay:
 
     def _left(self, record: Record) -> None:
         uids = ArrayReader(record.frames).int64s(record.body["uids"])
-        self._plane.partitions.leave(int(record.body["slot"]), str(record.body["partition"]), uids)
+        partitions = self._plane.partitions
+        for slot, at in partitions.homes.split(uids).items():
+            partitions.leave(slot, str(record.body["partition"]), uids[at])
 
     def _line(self, record: Record) -> None:
         arrays, body = ArrayReader(record.frames), record.body

@@ -41,6 +41,8 @@ class ShardLink:
     """What clients need to choose a way to it: boot id, arena, …"""
     next_event: int = 1
     """The event of its stream that comes next; earlier ones are repeats."""
+    heard_s: float = 0.0
+    """When it said something last."""
     limited: frozenset[str] = frozenset()
     """The partitions of which it knows that they have a quota."""
     told: list[NDArray[np.int64]] | None = field(default_factory=list)
@@ -114,6 +116,26 @@ class ShardLinks:
     def slots(self) -> list[int]:
         return sorted(self._shards)
 
+    @property
+    def incarnations(self) -> dict[int, str]:
+        """Of each shard that has come."""
+        return {slot: shard.incarnation for slot, shard in self._shards.items()}
+
+    @property
+    def next_events(self) -> dict[int, int]:
+        """Of each shard, the number of the event that is heard next."""
+        return {slot: shard.next_event for slot, shard in self._shards.items()}
+
+    def heard_s(self, slot: int) -> float:
+        """When a shard that has come said something last."""
+        return self._shards[slot].heard_s
+
+    def order_step(self, slot: int, body: dict[str, Any]) -> None:
+        """Have a shard carry out a step of a checkpoint; one that is away misses it."""
+        shard = self._shards.get(slot)
+        if shard is not None:
+            self._send(shard, Message(op=ops.SAVE, body=body))
+
     def directory(self) -> list[dict[str, Any]]:
         """What clients need to reach each shard."""
         return [
@@ -170,7 +192,7 @@ class ShardLinks:
                 facts=dict(body["facts"]),
             )
             self._carry_out(self._plane.slot_joined(slot, now_s=time.monotonic()))
-        shard.peer = request.peer
+        shard.peer, shard.heard_s = request.peer, request.received_s
         if is_new:
             self._tell_limited([shard])
         shard.limited = frozenset(body["limited"])

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from transferqueue.errors import DuplicateRows, RowsGone, RowsLost, TransferExpired
+from transferqueue.errors import DuplicateRows, RowsGone, RowsLost, TransferExpired, UidsUsedUp
 from transferqueue.shard.leases import FreedRanges, Leases
 from transferqueue.shard.rows import Cells, RowTable
 from transferqueue.shard.slabs import SlabTable
 from transferqueue.shard.specs import SpecTable
 from transferqueue.shard.split_puts import SplitPuts
-from transferqueue.uids import SEQUENCE_BITS, SEQUENCE_MASK, make_uids
+from transferqueue.uids import SEQUENCE_MASK, make_uids
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
@@ -101,6 +101,8 @@ class Store:
         self.split_puts = SplitPuts()
         self.next_uid = int(make_uids(slot, 1, 1)[0])
         """Of the first new row of the next commit. Never falls, also not over restarts."""
+        self.uids_end = int(make_uids(slot, SEQUENCE_MASK, 1)[0]) + 1
+        """No uid from here on is this shard's to give."""
         self.lost_below = 0
         """Rows with a uid below this one that are not here were lost, not cleared."""
         self._space = space
@@ -122,6 +124,8 @@ class Store:
         FieldExists, RowsGone or DuplicateRows when the put can never be committed.
         """
         self._check_cells(plan)
+        if plan.uids is None and self.next_uid + plan.num_rows > self.uids_end:
+            raise UidsUsedUp(self.slot)
         sizes = [column.nbytes for column in plan.columns]
         addresses = self._space.reserve(sizes)
         if addresses is None:
@@ -365,7 +369,7 @@ class Store:
         )
 
     def _new_uids(self, num_rows: int) -> np.ndarray:
-        uids = make_uids(self.next_uid >> SEQUENCE_BITS, self.next_uid & SEQUENCE_MASK, num_rows)
+        uids = np.arange(self.next_uid, self.next_uid + num_rows, dtype=np.int64)
         self.next_uid += num_rows
         return uids
 

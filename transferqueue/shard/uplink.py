@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from transferqueue.net.calls import RESUME
 from transferqueue.shard.admission import FIRST_REQUEST_ID
+from transferqueue.shard.checkpoints import FIRST_REQUEST_ID as FIRST_STEP_ID
 from transferqueue.shard.outbox import Event, Outbox
 from transferqueue.shard.store import Committed
 from transferqueue.wire import ops
@@ -48,8 +49,8 @@ class Uplink:
 
     ``on_free`` gets the rows that the coordinator says nobody needs any more, ``on_release`` those
     of which nobody needs some fields, ``on_limited`` the partitions that have a quota,
-    ``on_admission`` the answers to what `Admission` asked, ``on_new`` hears that the coordinator is
-    another one."""
+    ``on_admission`` the answers to what `Admission` asked, ``on_save`` gets the orders of a
+    checkpoint, ``on_new`` hears that the coordinator is another one."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Uplink:
         on_limited: Callable[[Sequence[str]], None],
         on_admission: Callable[[Message], None],
         on_new: Callable[[], None],
+        on_save: Callable[[Message], None],
         account: Callable[[], Iterable[Told]],
     ) -> None:
         self.stream = stream
@@ -74,6 +76,7 @@ class Uplink:
         """As the coordinator that listens has said."""
         self._on_admission = on_admission
         self._on_new = on_new
+        self._on_save = on_save
         self._account = account
         self._listener: str | None = None
         self._outbox = Outbox()
@@ -83,6 +86,11 @@ class Uplink:
     def num_unsent(self) -> int:
         """Events that the coordinator has not acknowledged."""
         return len(self._outbox)
+
+    @property
+    def next_event(self) -> int:
+        """The number of the event that the coordinator will be told next."""
+        return self._outbox.next_number
 
     def unsent(self) -> list[Committed]:
         """Puts that the coordinator has not acknowledged."""
@@ -112,6 +120,10 @@ class Uplink:
                 self._limited = [str(name) for name in message.body["partitions"]]
                 self._on_limited(self._limited)
                 self.next_heartbeat_s = 0.0  # says that this was heard
+            elif message.op == ops.SAVE:
+                self._on_save(message)
+            elif message.request_id >= FIRST_STEP_ID:
+                continue  # the coordinator has heard of a step
             elif message.request_id >= FIRST_REQUEST_ID:
                 self._on_admission(message)
             elif message.op == ERROR_OP:

@@ -25,6 +25,7 @@ REDRIVE: Final = "redrive"
 DISCARD: Final = "discard"
 LEAVE: Final = "leave"
 LOSE_SHARD: Final = "lose_shard"
+CHECKPOINT: Final = "checkpoint"
 
 # client → shard
 PUT: Final = "put"
@@ -48,7 +49,16 @@ RETURN_ROOM: Final = "return_room"
 COMMITTED: Final = "committed"
 CLEARED: Final = "cleared"
 WHOLE: Final = "whole"
+STEP_DONE: Final = "step_done"
 
 # coordinator → shard
 FREE: Final = "free"
 LIMITED: Final = "limited"
+SAVE: Final = "save"
+
+# steps of a checkpoint, in ``save`` and ``step_done``
+PREPARE: Final = "prepare"
+HOLD: Final = "hold"
+PASS: Final = "pass"
+CUT: Final = "cut"
+ABANDON: Final = "abandon"
