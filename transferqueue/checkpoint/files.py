@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 import zlib
 from typing import TYPE_CHECKING
 
 from transferqueue.checkpoint.manifest import SavedFile
-from transferqueue.errors import CheckpointDamaged, JournalDamaged
+from transferqueue.errors import CheckpointDamaged, CheckpointUnreachable, JournalDamaged
 from transferqueue.journal.records import FILE_HEAD, encode_record, read_records
 
 if TYPE_CHECKING:
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from transferqueue.journal.records import Record
 
 TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def refuse_unseen(folder: str, where: str) -> None:
+    """`CheckpointUnreachable` when this host does not see the folder at all."""
+    try:
+        os.scandir(folder).close()
+    except OSError as error:
+        raise CheckpointUnreachable(where, platform.node(), str(error)) from error
 
 
 def write_all(fd: int, view: memoryview) -> None:

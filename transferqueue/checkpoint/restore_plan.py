@@ -94,7 +94,7 @@ class RestorePlan:
             first_claim_id=self.life.number << 32,
         )
         return {
-            "service_id": self.service_id,
+            "saved_service_id": self.service_id,
             "life": self.life.number,
             "homes": self.homes.to_plain(),
             "restore": plane.to_plain(),

@@ -16,7 +16,7 @@ from transferqueue.wire import ops
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-SETTLE_S = 2.0
+SETTLE_S = 1.0
 """How long the parts of a put that is in on some shards are waited for on the others. A client
 commits them all at once, so this is for one that was stopped or killed in between."""
 

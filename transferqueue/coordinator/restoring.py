@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from transferqueue.checkpoint.files import read_saved_records
+from transferqueue.checkpoint.files import read_saved_records, refuse_unseen
 from transferqueue.coordinator import dump
 from transferqueue.errors import CheckpointDamaged, JournalDamaged
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def load_plane(plane: ControlPlane, replay: Replay, saved: SavedPlane, now_s: float) -> None:
     """Make ``plane``, which is empty, what it was at the checkpoint, with no claim out. Ages go on
     from what they were then: the time in between counts for none. `CheckpointDamaged`."""
+    refuse_unseen(saved.folder, saved.path)
     records = read_saved_records(saved.folder, saved.file, saved.path)
     try:
         replay.run(records, saved.file.name)

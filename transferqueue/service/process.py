@@ -49,7 +49,7 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         from transferqueue.coordinator.server import CoordinatorServer
 
         return CoordinatorServer(
-            service_id=settings["service_id"],
+            service_id=settings.get("saved_service_id", settings["service_id"]),
             endpoints=settings["endpoints"],
             keys=keys,
             num_shards=settings["num_shards"],

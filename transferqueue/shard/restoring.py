@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.checkpoint.cells import CellsReader
-from transferqueue.checkpoint.files import read_saved_records
+from transferqueue.checkpoint.files import read_saved_records, refuse_unseen
 from transferqueue.checkpoint.saved_rows import SavedColumn, SavedPartition, from_records
 from transferqueue.errors import CheckpointDamaged, CheckpointTooLarge, TransferQueueError
 from transferqueue.shard.rows import Cells
@@ -45,6 +45,7 @@ class RowLoader:
 
     def load(self) -> None:
         """`CheckpointDamaged` names the file; `CheckpointTooLarge` when there is no room."""
+        refuse_unseen(self._saved.folder, self._saved.path)
         sources: list[_Source] = []
         try:
             for shard in self._saved.shards:

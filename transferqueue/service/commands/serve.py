@@ -18,11 +18,13 @@ import click
 @click.option(
     "--no-encryption", is_flag=True, help="For a network where nobody else can listen: faster."
 )
+@click.option("--restore", metavar="PATH", help="Begin with the checkpoint in this folder.")
 def serve(
     shards: int,
     budget_mib: int,
     host: str | None,
     arena_dir: str | None,
+    restore: str | None,
     prefault: bool,  # noqa: FBT001 - click's
     no_encryption: bool,  # noqa: FBT001 - click's
 ) -> None:
@@ -39,6 +41,7 @@ def serve(
         arena_dir=arena_dir,
         prefault=prefault,
         encrypt=not no_encryption,
+        restore=restore,
     ) as service:
         click.echo(f"address   {service.address}")
         click.echo(f"key file  {service.key_file}")
