@@ -101,6 +101,10 @@ class CellsWriter:
         """There is nothing more to come."""
         self._hand_over(None)
 
+    def join(self) -> None:
+        """Wait for the end, after `finish`."""
+        self._thread.join()
+
     def cancel(self) -> None:
         """Write nothing more, and wait until nobody looks at what was handed over. Idempotent."""
         with self._changed:
@@ -213,6 +217,8 @@ class CellsReader:
         while nbytes:
             chunk, skip = divmod(offset, CHUNK_BYTES)
             view = self._read_chunk(chunk)[skip : skip + nbytes]
+            if not view.nbytes:
+                raise self._damaged(f"it has no byte {offset:,}")
             take(view)
             offset += view.nbytes
             nbytes -= view.nbytes

@@ -114,26 +114,41 @@ def read_manifest(path: str) -> Manifest:
     return found
 
 
-def begin_life(path: str, saved_life: int) -> int:
-    """The number of the life that begins with a restore from here; noted, so that none gets it
-    again. Where nothing can be written the clock alone keeps it from that."""
-    try:
-        fd = os.open(
-            os.path.join(path, _LIFE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
-    except OSError:
-        return next_life(saved=saved_life, noted=0, now_unix_s=time.time())
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)  # held for a moment only, by others that restore
-        text = os.pread(fd, 32, 0)
-        noted = int(text) if text.isdigit() else 0
-        number = next_life(saved=saved_life, noted=noted, now_unix_s=time.time())
-        with contextlib.suppress(OSError):
-            os.pwrite(fd, str(number).encode(), 0)  # rises, so never fewer digits than before
-            os.fsync(fd)
-    finally:
-        os.close(fd)
+def begin_life(path: str, saved_life: int, *, host_folder: str) -> int:
+    """The number of the life that begins with a restore from here. It is noted, here and in
+    ``host_folder``, which all restores on this host share, so that none gets it again."""
+    with contextlib.ExitStack() as stack:
+        noted = [stack.enter_context(_open_number(at)) for at in (host_folder, path)]
+        numbers = [_read_number(fd) for fd in noted]
+        number = next_life(saved=saved_life, noted=max(numbers), now_unix_s=time.time())
+        for fd in noted:
+            if fd is not None:
+                with contextlib.suppress(OSError):
+                    os.pwrite(fd, str(number).encode(), 0)  # rises: never fewer digits than before
+                    os.fsync(fd)
     return number
+
+
+@contextlib.contextmanager
+def _open_number(folder: str) -> Iterator[int | None]:
+    """The file of the highest life, held for a moment against others that restore; ``None`` where
+    nothing can be written: then the clock alone tells lives apart."""
+    fd = None
+    with contextlib.suppress(OSError):
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(os.path.join(folder, _LIFE), flags, 0o600)
+    try:
+        if fd is not None:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _read_number(fd: int | None) -> int:
+    text = b"" if fd is None else os.pread(fd, 32, 0)
+    return int(text) if text.isdigit() else 0
 
 
 def delete_leftovers(path: str) -> None:

@@ -5,10 +5,11 @@ started empty, gives uids below 2**62: slot s from s·2**48 on. Life n ≥ 1 has
 2**62 + n·2**36 on, cut evenly into one part for each of its shards and as many that may be added.
 
 A life's number is above that of the checkpoint it comes from, above every one that was noted in
-the checkpoint's folder, and at least the time in steps of 8 s. So two restores of one checkpoint
-never share uids, and two restores of different checkpoints of one service only if they come within
-8 s of one another, each in a folder that does not know of the other. A counter alone would repeat
-after a return to an older folder; random numbers would not rise, which the index relies on.
+the checkpoint's folder or on this host, and at least the time in steps of 8 s. So two restores of
+one checkpoint never share uids, nor do two on one host; two restores of different checkpoints on
+different hosts only if both come within 8 s, and neither folder knows of the other. A counter alone
+would repeat after a return to an older folder; random numbers would not rise, which the index
+relies on.
 
 2**26 lives of 8 s are 17 years. Cost: 62 bits of a uid are 16 bits of shard slot and sequence, or
 26 of life and 36 within; 64 shards of one life have 5·10**8 rows each.
@@ -65,5 +66,5 @@ class Life:
 
 def next_life(*, saved: int, noted: int, now_unix_s: float) -> int:
     """The number of a life that begins now. ``saved``: of the checkpoint; ``noted``: the highest
-    that was restored from its folder."""
+    that is known to have begun."""
     return max(saved + 1, noted + 1, int((now_unix_s - EPOCH_UNIX_S) // STEP_S))

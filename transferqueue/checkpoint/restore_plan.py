@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.checkpoint.folder import begin_life, read_manifest
 from transferqueue.checkpoint.lives import Life
 from transferqueue.checkpoint.manifest import Manifest, SavedFile, SavedShard
 from transferqueue.checkpoint.placement import place
+from transferqueue.config import runtime_root
 from transferqueue.errors import CheckpointTooLarge
 from transferqueue.homes import END, Homes, UidRange
 
@@ -120,16 +123,19 @@ def plan_restore(path: str, *, num_shards: int, budget_bytes: int) -> RestorePla
     manifest = read_manifest(path)
     if manifest.extent_bytes > num_shards * budget_bytes:
         raise CheckpointTooLarge(path, manifest.extent_bytes, budget_bytes, num_shards)
-    life = Life(number=begin_life(path, manifest.life), num_shards=num_shards)
+    here = runtime_root()
+    with contextlib.suppress(OSError):  # the service makes it too, and says what is wrong with it
+        here.mkdir(mode=0o700, parents=True, exist_ok=True)
+    number = begin_life(path, manifest.life, host_folder=str(here))
+    life = Life(number=number, num_shards=num_shards)
     stretches = [stretch for shard in manifest.shards for stretch in shard.stretches]
     return RestorePlan(path=path, manifest=manifest, life=life, homes=place(stretches, life))
 
 
 def _may_have(shard: SavedShard, ranges: Iterable[UidRange]) -> bool:
     starts = [stretch.first_uid for stretch in shard.stretches]
-    stops = [*starts[1:], END]
     return any(
         start < mine.stop and mine.start < stop
-        for start, stop in zip(starts, stops, strict=True)
+        for start, stop in pairwise([*starts, END])
         for mine in ranges
     )

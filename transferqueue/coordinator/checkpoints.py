@@ -63,7 +63,8 @@ class Checkpoints:
         self._dump = dump
         self._server: Server | None = None
         self._current: _UnderWay | None = None
-        self._closing: list[Background[None]] = []
+        self._closing: list[tuple[Background[None], Callable[[], object]]] = []
+        """What is being cleared away, and what is said then."""
         self.client_handlers: dict[str, Handler] = {ops.CHECKPOINT: self._begin}
         self.shard_handlers: dict[str, Handler] = {ops.STEP_DONE: self._step_done}
 
@@ -98,7 +99,7 @@ class Checkpoints:
     def cancel(self, key: tuple[bytes, int]) -> None:
         """The client gave it up."""
         if self._current is not None and self._current.request.key == key:
-            self._end(self._current)
+            self._end(self._current, lambda: None)
 
     # -- shards answer --------------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ class Checkpoints:
 
     def tick(self, now_s: float) -> None:
         """Go on as far as it can."""
-        self._closing = [closing for closing in self._closing if not closing.has_ended]
+        self._tell_of_ended()
         current = self._current
         if current is None:
             return
@@ -194,19 +195,24 @@ class Checkpoints:
             "num_bytes": sum(shard.live_bytes for shard in saved),
             "seconds": time.monotonic() - current.began_s,
         }
-        self._end(current)
-        self._loop.reply(current.request, Reply(body=body))
+        self._end(current, lambda: self._loop.reply(current.request, Reply(body=body)))
 
     def _fail(self, current: _UnderWay, error: TransferQueueError) -> None:
-        self._end(current)
-        self._loop.refuse(current.request, error)
+        self._end(current, lambda: self._loop.refuse(current.request, error))
 
-    def _end(self, current: _UnderWay) -> None:
-        """Have the shards let go, and delete what was not finished."""
+    def _end(self, current: _UnderWay, answer: Callable[[], object]) -> None:
+        """Have the shards let go, delete what was not finished, and then ``answer``: who asks
+        again finds the folder free."""
         self._current = None
         if current.writer is not None and current.publishing is None:
             self._order(current, [Order(slot=s, step=ops.ABANDON) for s in current.round.slots])
-        self._closing.append(Background(lambda: _close(current), self._loop.wake))
+        self._closing.append((Background(lambda: _close(current), self._loop.wake), answer))
+
+    def _tell_of_ended(self) -> None:
+        for closing in [closing for closing in self._closing if closing[0].has_ended]:
+            self._closing.remove(closing)
+            closing[0].result()
+            closing[1]()
 
     def _order(self, current: _UnderWay, orders: Sequence[Order]) -> None:
         assert current.writer is not None
@@ -217,8 +223,8 @@ class Checkpoints:
     def close(self) -> None:
         """Give up what is under way."""
         if self._current is not None:
-            self._end(self._current)
-        for closing in self._closing:
+            self._end(self._current, lambda: None)
+        for closing, _ in self._closing:
             closing.result()
         self._closing = []
 

@@ -227,7 +227,7 @@ class ShardCheckpoints:
             self._on_free()
 
     def _end(self, writing: _Writing) -> None:
-        writing.writer.cancel()  # it has ended; its thread is joined
+        writing.writer.join()
         self._release(writing, len(writing.leases))
         self._writing = None
         rows = writing.writer.other
