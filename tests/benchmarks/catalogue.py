@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.benchmarks.workloads.batches import Batches
 from tests.benchmarks.workloads.complex_columns import ComplexColumns
 from tests.benchmarks.workloads.coordinator import Coordinator, Wake
-from tests.benchmarks.workloads.durability import JournalCost, Recovery
+from tests.benchmarks.workloads.durability import Checkpoint, JournalCost, Recovery
 from tests.benchmarks.workloads.handle_algebra import HandleAlgebra
 from tests.benchmarks.workloads.loopback import Loopback
 from tests.benchmarks.workloads.many_clients import Crowd, ManyClients
@@ -37,4 +37,5 @@ WORKLOADS: tuple[Workload, ...] = (
     Wake(),
     JournalCost(),
     Recovery(),
+    Checkpoint(),
 )
