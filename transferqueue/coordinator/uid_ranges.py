@@ -196,6 +196,8 @@ class GoneUids:
     def __init__(self, homes: Homes = NAMED) -> None:
         self.homes = homes
         self._by_slot: dict[int, UidRanges] = {}
+        self._across = UidRanges()
+        """Ranges over many slots, of a restored service: those between its uids and older ones."""
         self.lost_slots: set[int] = set()
         """Slots whose shard is gone for good."""
 
@@ -211,7 +213,8 @@ class GoneUids:
 
     @property
     def num_ranges(self) -> int:
-        return sum(ranges.num_ranges for ranges in self._by_slot.values())
+        by_slot = sum(ranges.num_ranges for ranges in self._by_slot.values())
+        return by_slot + self._across.num_ranges
 
     def add(self, uids: Uids) -> None:
         for slot, at in split_by_slot(uids).items():
@@ -221,18 +224,20 @@ class GoneUids:
         """Of those at home on a slot every uid below ``next_uid`` but these ascending ones."""
         for home in self.homes.ranges_of(slot):
             start, stop = home.start, min(home.stop, next_uid)
-            while start < stop:  # a range may go over several slots that are no more
-                named = start >> SEQUENCE_BITS
-                end = min(stop, (named + 1) << SEQUENCE_BITS)
-                low, high = np.searchsorted(uids, (start, end))
-                ranges = self._by_slot.setdefault(named, UidRanges())
-                ranges.add_all_but(uids[low:high], start, end)
-                start = end
+            if start < stop:
+                low, high = np.searchsorted(uids, (start, stop))
+                self._ranges_for(start, stop).add_all_but(uids[low:high], start, stop)
+
+    def _ranges_for(self, start: int, stop: int) -> UidRanges:
+        named = start >> SEQUENCE_BITS
+        if named == (stop - 1) >> SEQUENCE_BITS:
+            return self._by_slot.setdefault(named, UidRanges())
+        return self._across
 
     def contains(self, uids: Uids) -> NDArray[np.bool_]:
-        gone = np.zeros(len(uids), dtype=np.bool_)
+        gone = self._across.contains(uids)
         for slot, at in split_by_slot(uids).items():
             ranges = self._by_slot.get(slot)
             if ranges is not None:
-                gone[at] = ranges.contains(uids[at])
+                gone[at] |= ranges.contains(uids[at])
         return gone
