@@ -35,6 +35,12 @@ from transferqueue.errors import (
     RowsGone,
     TransferQueueError,
 )
+from transferqueue.net.calls import Call as NetCall
+from transferqueue.net.calls import raise_first
+from transferqueue.net.sync_channel import run_blocking
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayWriter
+from transferqueue.wire.put import ColumnPlan, PutPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -545,3 +551,139 @@ def test_bytes_that_are_cleared_while_they_are_written_are_in_and_come_free_afte
 
 def _listed(path: Path) -> list[str]:
     return os.listdir(path) if path.exists() else []
+
+
+# -- a put over several shards -------------------------------------------------------------------
+
+
+class SplitPut:
+    """The parts of one put, sent and committed one by one, as no client does that lives."""
+
+    def __init__(self, client: tq.Client, handle: tq.BatchHandle | None = None) -> None:
+        self._session = client._ops._session
+        self._channel = client._channels
+        slots = self._session.slots
+        uids = (
+            [None] * 2 if handle is None else [handle.uids[handle.uids >> 48 == s] for s in slots]
+        )
+        self._put_ids = {
+            slot: int(self._ask(slot, ops.PUT, *self._reserve(mine)).body["put_id"])
+            for slot, mine in zip(slots, uids, strict=True)
+        }
+
+    def _reserve(self, uids: np.ndarray | None) -> tuple[dict[str, Any], list[Any]]:
+        rows = np.full((4 if uids is None else len(uids), 2), 7.0, np.float32)
+        column = ColumnPlan(
+            name="x" if uids is None else "y",
+            spec=tq.FieldSpec(dtype="float32", shape=(2,)),
+            lengths=None,
+            nbytes=rows.nbytes,
+        )
+        plan = PutPlan(
+            partition="p", num_rows=len(rows), uids=uids, columns=[column], part_of="one put"
+        )
+        arrays = ArrayWriter()
+        body = plan.write(arrays)
+        payload = arrays.add_bytes(rows.reshape(-1).view(np.uint8))
+        return {**body, "payload": payload, "writer": None, "commit": False}, arrays.frames
+
+    def commit(self, slot: int) -> Any:
+        return self._ask(slot, ops.COMMIT, {"put_id": self._put_ids[slot]}, [])
+
+    def abort(self, slot: int) -> None:
+        self._ask(slot, ops.ABORT, {"put_id": self._put_ids[slot]}, [])
+
+    def _ask(self, slot: int, op: str, body: dict[str, Any], frames: list[Any]) -> Any:
+        body = {**body, "timeout_s": 60.0}
+        call = NetCall(endpoint=self._session.shard(slot).endpoint, op=op, body=body, frames=frames)
+        return raise_first(run_blocking(self._channel.exchange([call], timeout_s=60)))[0]
+
+
+@pytest.mark.parametrize("end", ["is never sent", "is given up"])
+def test_a_put_of_which_only_one_part_was_committed_is_left_out(
+    service: tq.Service, client: tq.Client, tmp_path: Path, end: str
+) -> None:
+    before = client.put({"x": torch.ones(3)}, partition="p", tags={"n": 1})
+    put = SplitPut(client)
+    put.commit(0)
+    if end == "is given up":
+        put.abort(1)
+    assert client.checkpoint(tmp_path).num_rows == 3
+    wait_until(lambda: len(client.select("p")) == 7)  # the service itself has the half of it
+    with restored(tmp_path) as again, tq.connect(again.address) as other:
+        assert other.select("p").uids.tolist() == before.uids.tolist()
+        assert other.get_columns(before)["x"].tolist() == [1.0] * 3
+
+
+def test_fields_of_which_only_one_part_was_committed_are_left_out(
+    service: tq.Service, client: tq.Client, tmp_path: Path
+) -> None:
+    wide = client.put({"wide": torch.randn(8, 5 * MIB // 8)}, partition="p")  # over both shards
+    assert len(set((wide.uids >> 48).tolist())) == 2
+    put = SplitPut(client, wide)
+    put.commit(1)
+    client.checkpoint(tmp_path)
+    with restored(tmp_path, 3) as again, tq.connect(again.address) as other:
+        got = other.get_columns(wide, optional=["y"])
+        assert "y" not in got
+        assert len(got["wide"]) == 8
+
+
+def test_a_part_that_is_on_its_way_is_waited_for(
+    service: tq.Service, client: tq.Client, tmp_path: Path
+) -> None:
+    put = SplitPut(client)
+    put.commit(0)
+    os.kill(service.pids["shard-0"], signal.SIGSTOP)  # so that the commit comes in the middle
+    call = Call(service.address, tmp_path)
+    wait_until(lambda: any(name.startswith(PREFIX) for name in _listed(tmp_path)))
+    late = threading.Thread(target=put.commit, args=(1,))
+    os.kill(service.pids["shard-0"], signal.SIGCONT)
+    late.start()
+    late.join(30)
+    call.join(30)
+    assert call.error is None
+    with restored(tmp_path) as again, tq.connect(again.address) as other:
+        assert len(other.select("p")) in (0, 8)
+    put_again = SplitPut(client)
+    for slot in (0, 1):
+        put_again.commit(slot)
+    client.checkpoint(tmp_path)
+    with restored(tmp_path) as again, tq.connect(again.address) as other:
+        assert len(other.select("p")) == 16
+
+
+def test_a_shard_serves_while_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow_disk(fd: int, view: memoryview) -> None:
+        reached.set()
+        assert go_on.wait(30)
+        files.write_all(fd, view)
+
+    monkeypatch.setattr("transferqueue.checkpoint.cells.write_all", slow_disk)
+    with in_process(tmp_path) as running:
+        client = running.client
+        rows = torch.arange(4 * 50_000.0).reshape(4, -1)
+        handle = client.put({"x": rows}, partition="p")
+        gone = client.put({"x": rows}, partition="p")
+        client.wait(gone)
+        call = Call(running.coordinator.endpoints[0], tmp_path / "c")
+        assert reached.wait(10)
+        late = client.put({"x": rows + 1}, partition="p")
+        assert torch.equal(client.get_columns(late)["x"], rows + 1)
+        client.clear(gone)
+        client.put({"y": torch.ones(4)}, handle=handle)
+        client.claim(task="t", partition="p", fields=["y"], n=4).ack()
+        # What is being written is not given to others, whatever was cleared.
+        for n in range(8):
+            client.clear(client.put({"x": torch.full((4, 50_000), float(n))}, partition="q"))
+        assert client.get_columns(handle).keys() == {"x"}
+        go_on.set()
+        call.join(30)
+        assert call.error is None
+    with restored(tmp_path / "c") as again, tq.connect(again.address) as other:
+        for saved in (handle, gone):
+            assert torch.equal(other.get_columns(saved)["x"], rows)
+        assert len(other.select("p", fields=["x"])) == 8
+        assert len(other.select("p", fields=["y"])) == 0
