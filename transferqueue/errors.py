@@ -5,7 +5,8 @@
     TransferQueueError
     ├── ConfigError                     (ValueError) a setting that cannot work
     │   ├── ArenaTooSmall               the arena's directory cannot hold the budget
-    │   └── NoKey                       a TCP service, and no client key for it
+    │   ├── NoKey                       a TCP service, and no client key for it
+    │   └── CheckpointTooLarge          what was saved does not fit the budget it is restored to
     ├── InvalidInput                    (ValueError) the caller's data; nothing was changed
     │   ├── UnsupportedObject           (TypeError) an object column holds what cannot be carried
     │   ├── UnsupportedTensor           (TypeError) a tensor layout that cannot be carried
@@ -55,10 +56,18 @@
     │   ├── ServiceUnreachable          no answer from a peer
     │   │   └── KeyRefused              there is one, and it does not take our key
     │   └── TransferUnfinished          a large put or get was under way when its time was up
+    ├── UidsUsedUp                      a shard has given every uid that it may give
     ├── NoService                       no address given and no running service found
     ├── NotAllowed                      the key of this client does not allow it
     ├── ServiceFailed                   a service process did not start or has died
     ├── JournalDamaged                  what a restarted process should go on from cannot be trusted
+    ├── CheckpointError
+    │   ├── CheckpointFailed            it was not written; the last good one is intact
+    │   ├── CheckpointUnreachable       a host of the service does not see the folder
+    │   ├── CheckpointBusy              another one is being written there
+    │   ├── CheckpointMissing           there is none
+    │   ├── CheckpointFormat            it is of another format version
+    │   └── CheckpointDamaged           a file of it is not what was written
     ├── Closed                          the client or service was closed
     ├── ForkedClient                    a client used in a process that its own was forked into
     ├── WireError                       bytes that are not ours
@@ -142,6 +151,20 @@ class NoKey(ConfigError):
             f"no key for {self.args[0]}: a TCP service answers only to its client key. Pass keys= "
             f"(--key-file), or copy the service's client.key here and set "
             f"$TRANSFERQUEUE_KEY_FILE to it"
+        )
+
+
+class CheckpointTooLarge(ConfigError):
+    """What was saved does not fit where it is to be restored."""
+
+    def __init__(self, path: str, live_bytes: int, budget_bytes: int, shards: int) -> None:
+        super().__init__(path, live_bytes, budget_bytes, shards)
+
+    def __str__(self) -> str:
+        path, live_bytes, budget_bytes, shards = self.args
+        return (
+            f"checkpoint {path} takes {live_bytes:,} bytes, but the budget of {shards} shards of "
+            f"{budget_bytes:,} is {shards * budget_bytes:,}; raise budget_bytes, or add shards."
         )
 
 
@@ -705,6 +728,19 @@ class TransferUnfinished(DeadlineExceeded):
         )
 
 
+class UidsUsedUp(TransferQueueError):
+    """A shard has given every uid that it may give."""
+
+    def __init__(self, shard: int) -> None:
+        super().__init__(shard)
+
+    def __str__(self) -> str:
+        return (
+            f"shard {self.args[0]} has no uids left for new samples; checkpoint the service and "
+            f"restore it: a restored one has others."
+        )
+
+
 class NoService(TransferQueueError):
     """No address was given and no running service was found."""
 
@@ -750,6 +786,78 @@ class JournalDamaged(TransferQueueError):
     def __str__(self) -> str:
         path, at_byte, why = self.args
         return f"{path or 'the journal'} is damaged at byte {at_byte:,}: {why}."
+
+
+class CheckpointError(TransferQueueError):
+    """Saving or restoring a service."""
+
+
+class CheckpointFailed(CheckpointError):
+    """A checkpoint was given up. The one before it, if any, is as it was."""
+
+    def __init__(self, path: str, who: str, why: str) -> None:
+        super().__init__(path, who, why)
+
+    def __str__(self) -> str:
+        path, who, why = self.args
+        return f"checkpoint {path}: {who}: {why}; the last one that was finished there is intact."
+
+
+class CheckpointUnreachable(CheckpointError):
+    """A process of the service does not see the folder that the coordinator made."""
+
+    def __init__(self, path: str, host: str, why: str) -> None:
+        super().__init__(path, host, why)
+
+    def __str__(self) -> str:
+        path, host, why = self.args
+        return (
+            f"checkpoint {path}: host {host} does not see this folder ({why}); every host of the "
+            f"service writes its part there, so it must be on a mount that all of them share."
+        )
+
+
+class CheckpointBusy(CheckpointError):
+    """Another checkpoint is being written."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(path, what)
+
+    def __str__(self) -> str:
+        path, what = self.args
+        return f"checkpoint {path}: {what}; wait for it to end."
+
+
+class CheckpointMissing(CheckpointError):
+    """There is no finished checkpoint in this folder."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} holds no finished checkpoint (there is no manifest in it)."
+
+
+class CheckpointFormat(CheckpointError):
+    """A checkpoint of another version of this package."""
+
+    def __init__(self, path: str, found: int, ours: int) -> None:
+        super().__init__(path, found, ours)
+
+    def __str__(self) -> str:
+        path, found, ours = self.args
+        return f"checkpoint {path} is of format {found}, this version reads format {ours}."
+
+
+class CheckpointDamaged(CheckpointError):
+    """A file of a checkpoint is missing, cut short or altered, so none of it is used."""
+
+    def __init__(self, path: str, file: str, why: str) -> None:
+        super().__init__(path, file, why)
+
+    def __str__(self) -> str:
+        path, file, why = self.args
+        return f"checkpoint {path} is damaged: {file}: {why}; restore an older one."
 
 
 class Closed(TransferQueueError):

@@ -35,6 +35,7 @@ COLUMNS = (
     "ZMQ + CURVE",
     "raw socket",
     "memory",
+    "disk",
 )
 """Columns that stand in the table; numbers of any other system stand under it."""
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transferqueue.client.placement import place_new_rows, split_by_slot
+from transferqueue.client.placement import place_new_rows, split_by_home
 from transferqueue.uids import SEQUENCE_BITS
 
 
@@ -17,7 +17,7 @@ def uids_of(slots: list[int]) -> np.ndarray:
 @given(st.lists(st.integers(0, 4), max_size=40))
 def test_every_row_is_in_the_part_of_its_slot_once_and_in_order(slots: list[int]) -> None:
     uids = uids_of(slots)
-    parts = split_by_slot(uids)
+    parts = split_by_home(uids)
     numbers = np.arange(len(uids))
     seen = np.concatenate([numbers[part.rows] for part in parts]) if parts else numbers[:0]
     assert sorted(seen.tolist()) == numbers.tolist()
@@ -30,10 +30,10 @@ def test_every_row_is_in_the_part_of_its_slot_once_and_in_order(slots: list[int]
 
 
 def test_rows_that_follow_one_another_are_a_slice() -> None:
-    parts = split_by_slot(uids_of([1, 1, 2, 2, 2, 1]))
+    parts = split_by_home(uids_of([1, 1, 2, 2, 2, 1]))
     assert parts[1].rows == slice(2, 5)
     assert isinstance(parts[0].rows, np.ndarray)
-    assert split_by_slot(uids_of([7, 7]))[0].rows == slice(0, 2)
+    assert split_by_home(uids_of([7, 7]))[0].rows == slice(0, 2)
 
 
 @given(

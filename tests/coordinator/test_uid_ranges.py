@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from transferqueue.coordinator.uid_ranges import (
     slots_of,
     split_by_slot,
 )
+from transferqueue.errors import RowsLost
+from transferqueue.homes import Homes
 
 uid_sets = st.sets(st.integers(0, 60), min_size=1, max_size=20)
 
@@ -69,3 +72,21 @@ def test_the_highest_slot_has_negative_uids_and_works() -> None:
 
 def test_no_uids_are_of_no_slot() -> None:
     assert split_by_slot(np.zeros(0, dtype=np.int64)) == {}
+
+
+def test_of_a_restored_service_all_below_what_a_shard_gives_is_gone_but_what_it_told() -> None:
+    """Its home ranges reach over slots that are no more; that costs one range, not one a slot."""
+    first = (1 << 62) + 5
+    homes = Homes(starts=(0, (1 << 48) + 10, first), slots=(0, 1, 1))
+    gone = GoneUids(homes)
+    kept = np.array([(1 << 48) + 12, (1 << 48) + 13, first], dtype=np.int64)
+    gone.add_all_but(1, kept, first + 2)
+    asked = np.array([9, *kept.tolist(), (1 << 48) + 14, 1 << 61, first + 1, first + 2])
+    assert gone.contains(asked).tolist() == [False, False, False, False, True, True, True, False]
+    assert gone.num_ranges < 5
+    gone.add(kept[:1])
+    assert gone.contains(kept).tolist() == [True, False, False]
+    gone.lost_slots.add(1)
+    with pytest.raises(RowsLost, match="shard"):
+        gone.check_not_lost(kept)
+    gone.check_not_lost(np.array([9], dtype=np.int64))

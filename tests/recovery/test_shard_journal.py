@@ -52,7 +52,7 @@ def account_of(store: Store) -> dict[str, Any]:
             for lease_id, _, ids in store.leases.each()
         },
         "held": store.leases.held_bytes,
-        "next": store.next_sequence,
+        "next": store.next_uid,
         "slabs": len(slabs),
     }
 

@@ -155,3 +155,33 @@ def test_the_command_line_joins(service: tq.Service) -> None:
         assert joining.wait(timeout=30) == 0
         assert slots(client) == [0]
     joining.stdout.close()
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_a_shard_joins_a_service_that_was_restored(tmp_path: Path, num_shards: int) -> None:
+    """Uids say nothing of the shard there; the new one gives those that the others never will."""
+    path = tmp_path / "saved"
+    with tq.serve(shards=3, budget_bytes=BUDGET) as saved, tq.connect(saved.address) as client:
+        handles = [client.put({"x": torch.full((4,), float(k))}) for k in range(6)]
+        client.wait(tq.BatchHandle.concat(handles))
+        client.checkpoint(path)
+    with (
+        tq.serve(shards=num_shards, budget_bytes=BUDGET, restore=path) as service,
+        tq.connect(service.address) as before,
+        join(service.address, budget_bytes=BUDGET) as joined,
+        tq.connect(service.address) as client,
+    ):
+        assert joined.slots == [num_shards]
+        new = [client.put({"x": torch.full((4,), 100.0 + k)}) for k in range(6)]
+        for one in (client, before):
+            for k, handle in enumerate(handles):
+                assert one.get(handle)["x"].tolist() == [k] * 4
+            for k, handle in enumerate(new):
+                assert one.get(handle)["x"].tolist() == [100 + k] * 4
+        rows = {shard["slot"]: shard["rows"] for shard in client.status()["shards"]}
+        assert rows[num_shards] > 0
+        assert sum(rows.values()) == 48
+        everything = tq.BatchHandle.concat([*handles, *new])
+        assert len(set(everything.uids.tolist())) == 48
+        with client.claim(task="t", fields=["x"], n=48) as claim:
+            assert sorted(claim.handle.uids.tolist()) == sorted(everything.uids.tolist())

@@ -291,3 +291,26 @@ def test_a_service_of_a_name_that_nobody_has_is_not_found(cluster: Any) -> None:
     from transferqueue.service.ray_service import ray_connection
 
     assert ray_connection("nobody") is None
+
+
+def test_a_service_is_saved_and_restored_onto_more_shards(cluster: Any, tmp_path: Path) -> None:
+    del cluster
+    with (
+        tq.serve_ray(budget_bytes=32 << 20, name="saved") as service,
+        tq.connect(service.address, keys=service.client_keys) as client,
+    ):
+        handles = [client.put({"x": torch.full((8, 100), n)}) for n in range(6)]
+        assert client.checkpoint(tmp_path).num_rows == 48
+    with (
+        tq.serve_ray(
+            shards_per_node=2, budget_bytes=32 << 20, name="restored", restore=tmp_path
+        ) as service,
+        tq.connect(service.address, keys=service.client_keys) as client,
+    ):
+        held = [shard["rows"] for shard in client.status()["shards"]]
+        assert len(held) == 4
+        assert max(held) <= 16
+        for n, handle in enumerate(handles):
+            assert (client.get_columns(handle)["x"] == n).all()
+        new = client.put({"x": torch.zeros(2, 100)})
+        assert not set(new.uids.tolist()) & {u for h in handles for u in h.uids.tolist()}

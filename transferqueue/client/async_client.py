@@ -12,12 +12,14 @@ from transferqueue.client.policies import policy_of, schema_of
 from transferqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
 
     from tensordict import TensorDict
 
     from transferqueue.client.operations import Operations
+    from transferqueue.client.upkeep_operations import CheckpointInfo
     from transferqueue.client.weights import Weights
     from transferqueue.coordinator.predicate import Predicate
     from transferqueue.coordinator.samplers import Sampler
@@ -232,6 +234,12 @@ class AsyncClient(AsyncLooking):
     async def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
         """See `Client.lose_shard`."""
         await self._ops.upkeep.lose_shard(slot, timeout_s=timeout_s)
+
+    async def checkpoint(
+        self, path: str | os.PathLike[str], *, timeout_s: float | None = None
+    ) -> CheckpointInfo:
+        """As `Client.checkpoint`."""
+        return await self._ops.upkeep.checkpoint(path, timeout_s=timeout_s)
 
     async def wait(
         self,

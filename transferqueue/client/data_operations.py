@@ -10,7 +10,7 @@ import numpy as np
 from transferqueue.client.assembly import ColumnBytes
 from transferqueue.client.batch import encode_batch
 from transferqueue.client.inputs import columns_of, mapping_of, names_of, seconds_of
-from transferqueue.client.placement import split_by_slot
+from transferqueue.client.placement import split_by_home
 from transferqueue.client.put_site import SITE_TAG, put_site
 from transferqueue.client.reading import Get, decode_columns
 from transferqueue.client.traffic import Traffic
@@ -165,7 +165,7 @@ class DataOperations:
             raise InvalidInput("clear takes a handle or a partition, one of them")
         if handle is not None:
             self._session.check(handle)
-            slots = [part.slot for part in split_by_slot(handle.uids)]
+            slots = [part.slot for part in split_by_home(handle.uids, self._session.homes)]
             await self._caller.know(slots, timeout_s=self._timeout(timeout_s))
             calls = self._clear_calls(handle)
         else:
@@ -177,7 +177,7 @@ class DataOperations:
     def _clear_calls(self, handle: BatchHandle) -> list[Call]:
         return [
             self._clear_call(part.slot, handle.partition, handle.uids[part.rows])
-            for part in split_by_slot(handle.uids)
+            for part in split_by_home(handle.uids, self._session.homes)
         ]
 
     def _clear_call(self, slot: int, partition: str, uids: np.ndarray | None) -> Call:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.client.links import links_of
-from transferqueue.client.placement import split_by_slot
+from transferqueue.client.placement import split_by_home
 from transferqueue.coordinator.cell_report import ROW_STATES, TASK_STATES
 from transferqueue.errors import InvalidInput
 from transferqueue.fields import FieldSpec
@@ -83,7 +83,7 @@ class Inquiries:
             ops.DESCRIBE, body, frames=arrays.frames, timeout_s=timeout_s
         )
         found = ArrayReader(answer.frames).int64s(answer.body["uids"])
-        rows = _rows(answer, found)
+        rows = _rows(answer, found, self._session.homes.of(found))
         await self._add_cells(str(answer.body["partition"]), found, rows, timeout_s)
         return {
             "partition": str(answer.body["partition"]),
@@ -97,7 +97,11 @@ class Inquiries:
         self, partition: str, uids: np.ndarray, rows: list[dict[str, Any]], timeout_s: float
     ) -> None:
         """Complete the rows with what the shards know of their cells."""
-        parts = [part for part in split_by_slot(uids) if part.slot in self._session.slots]
+        parts = [
+            part
+            for part in split_by_home(uids, self._session.homes)
+            if part.slot in self._session.slots
+        ]
         calls = []
         for part in parts:
             arrays = ArrayWriter()
@@ -134,8 +138,8 @@ def _checked_uids(uids: Sequence[int]) -> np.ndarray:
     return array
 
 
-def _rows(answer: Message, uids: np.ndarray) -> list[dict[str, Any]]:
-    """One dict a sample: these are to be read by people, and are few."""
+def _rows(answer: Message, uids: np.ndarray, homes: np.ndarray) -> list[dict[str, Any]]:
+    """One dict a sample: these are to be read by people, and are few. ``homes``: their slots."""
     body, arrays = answer.body, ArrayReader(answer.frames)
     states = arrays.get(body["states"]).tolist()
     ages_s = arrays.get(body["ages_s"]).tolist()
@@ -143,7 +147,7 @@ def _rows(answer: Message, uids: np.ndarray) -> list[dict[str, Any]]:
     rows = [
         {
             "uid": uid,
-            "shard": uid >> 48,
+            "shard": home,
             "state": ROW_STATES[states[at]],
             "age_s": ages_s[at],
             "site": str(body["sites"][at]),
@@ -153,7 +157,7 @@ def _rows(answer: Message, uids: np.ndarray) -> list[dict[str, Any]]:
                 field: {"ready": mask[at], "stored": False} for field, mask in ready.items()
             },
         }
-        for at, uid in enumerate(uids.tolist())
+        for at, (uid, home) in enumerate(zip(uids.tolist(), homes.tolist(), strict=True))
     ]
     for name, values in read_tags(body["tags"], arrays).items():
         listed = values.tolist() if isinstance(values, np.ndarray) else values

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.uids import slots_of
+from transferqueue.homes import NAMED, Homes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,11 +25,11 @@ class Part:
     num_rows: int
 
 
-def split_by_slot(uids: np.ndarray) -> list[Part]:
+def split_by_home(uids: np.ndarray, homes: Homes = NAMED) -> list[Part]:
     """The parts of a batch by home shard, in the order in which the batch first names them."""
     if len(uids) == 0:
         return []
-    slots = slots_of(uids)
+    slots = homes.of(uids)
     if slots[0] == slots[-1] and (slots == slots[0]).all():
         return [Part(slot=int(slots[0]), rows=slice(0, len(uids)), num_rows=len(uids))]
     order = np.argsort(slots, kind="stable")

@@ -9,7 +9,7 @@ import numpy as np
 from transferqueue.client.assembly import ColumnBytes, JoinedColumn, expand_rows
 from transferqueue.client.deadline import Deadline
 from transferqueue.client.part_gets import PartGet
-from transferqueue.client.placement import split_by_slot
+from transferqueue.client.placement import split_by_home
 from transferqueue.errors import (
     ArenaReplaced,
     ServiceUnreachable,
@@ -51,7 +51,7 @@ class Get:
         self._optional = list(optional)
         self._deadline = Deadline(timeout_s)
         self._uids, self._inverse = _distinct(uids)
-        self._rows = split_by_slot(self._uids)
+        self._rows = split_by_home(self._uids, caller.session.homes)
 
     async def run(self) -> dict[str, ColumnBytes]:
         """The columns as bytes. RowsGone, FieldsMissing, FieldSpecMismatch."""

@@ -25,6 +25,7 @@ from transferqueue.errors import (
     WrongService,
 )
 from transferqueue.handle import BatchHandle
+from transferqueue.homes import Homes
 from transferqueue.net.calls import GRACE_S, Call, Channel, Flow, Outcome, raise_first
 from transferqueue.wire import ops
 
@@ -106,6 +107,7 @@ class Session:
         self._shards = {
             int(shard["slot"]): _shard_address(shard, self._transport) for shard in hello["shards"]
         }
+        self.homes = Homes.from_plain(hello["homes"])
         self.slots = sorted(self._shards, key=lambda slot: (not self._shards[slot].same_host, slot))
         """Slots of all shards, those of this host first."""
         self.directory: list[dict[str, Any]] = [dict(shard) for shard in hello["shards"]]

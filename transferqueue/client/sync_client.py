@@ -12,11 +12,13 @@ from transferqueue.closing import Closing
 from transferqueue.net.sync_channel import run_blocking
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
     from tensordict import TensorDict
 
     from transferqueue.client.operations import Operations
+    from transferqueue.client.upkeep_operations import CheckpointInfo
     from transferqueue.client.weights import Weights
     from transferqueue.coordinator.predicate import Predicate
     from transferqueue.coordinator.samplers import Sampler
@@ -291,6 +293,15 @@ class Client(Closing, Looking):
         """Say that a shard is gone for good, with its host or its memory: its samples leave every
         partition, and whoever waits for one of them is refused with ``RowsLost``."""
         self._run(self._ops.upkeep.lose_shard(slot, timeout_s=timeout_s))
+
+    def checkpoint(
+        self, path: str | os.PathLike[str], *, timeout_s: float | None = None
+    ) -> CheckpointInfo:
+        """Write the whole service to a folder that every host of it sees, for
+        ``tq.serve(restore=path)``, while everything goes on. What was answered before is in, claims
+        that are out as unclaimed. ``timeout_s``: 600 by default. Raises ``CheckpointFailed``,
+        ``CheckpointUnreachable`` or ``CheckpointBusy``; the last finished one is intact then."""
+        return self._run(self._ops.upkeep.checkpoint(path, timeout_s=timeout_s))
 
     def wait(
         self,

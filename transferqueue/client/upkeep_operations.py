@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +18,21 @@ if TYPE_CHECKING:
     from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
     from transferqueue.wire.format import Message
+
+
+CHECKPOINT_TIMEOUT_S = 600.0
+"""Without another one: what is written may be hundreds of gigabytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """A checkpoint that is finished."""
+
+    path: str
+    num_rows: int
+    num_bytes: int
+    """Of all cells."""
+    seconds: float
 
 
 class UpkeepOperations:
@@ -72,9 +89,23 @@ class UpkeepOperations:
     async def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
         await self._ask(ops.LOSE_SHARD, {"slot": slot}, ArrayWriter(), timeout_s)
 
-    async def join(self, *, timeout_s: float | None = None) -> int:
-        """A slot for a shard that is about to be started."""
-        return int((await self._ask(ops.JOIN, {}, ArrayWriter(), timeout_s)).body["slot"])
+    async def join(self, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """What a shard that is about to be started begins with: ``slot``, and ``uids``, the first
+        that it may give and the one after the last."""
+        body = (await self._ask(ops.JOIN, {}, ArrayWriter(), timeout_s)).body
+        start, stop = body["uids"]
+        return {"slot": int(body["slot"]), "uids": [int(start), int(stop)]}
+
+    async def checkpoint(
+        self, path: str | os.PathLike[str], *, timeout_s: float | None = None
+    ) -> CheckpointInfo:
+        answer = await self._caller.coordinator(
+            ops.CHECKPOINT,
+            {"path": _absolute(path)},
+            timeout_s=CHECKPOINT_TIMEOUT_S if timeout_s is None else timeout_s,
+            parks=True,
+        )
+        return CheckpointInfo(**answer.body)
 
     async def leave(self, client_id: str, *, timeout_s: float | None = None) -> None:
         """Whoever claims in this name is gone: its claims are given back, its waits refused."""
@@ -93,3 +124,8 @@ class UpkeepOperations:
             frames=arrays.frames,
             timeout_s=self._config.timeout_s if timeout_s is None else timeout_s,
         )
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """The processes of the service work in other folders than this one."""
+    return os.path.abspath(os.fspath(path))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from transferqueue.client.deadline import Deadline
 from transferqueue.client.part_puts import InlinePut, MappedPut, PartPut, PartRows, StreamedPut
-from transferqueue.client.placement import Part, place_new_rows, split_by_slot
+from transferqueue.client.placement import Part, place_new_rows, split_by_home
 from transferqueue.errors import (
     ArenaReplaced,
     PutCut,
@@ -60,7 +62,7 @@ class Put:
     def _place(self) -> list[Part]:
         batch, session = self._batch, self._caller.session
         if batch.uids is not None:
-            return split_by_slot(batch.uids)
+            return split_by_home(batch.uids, session.homes)
         turn = session.next_turn()
         return place_new_rows(
             batch.num_rows,
@@ -127,12 +129,16 @@ class Put:
         return await self._commit(outcomes)
 
     async def _reserve(self, *, commit: bool) -> list[Outcome]:
-        calls = [self._reserve_call(part, commit=commit) for part in self._parts]
+        name = secrets.token_hex(8) if len(self._parts) > 1 else ""
+        calls = [self._reserve_call(part, name, commit=commit) for part in self._parts]
         return await self._caller.outcomes(calls, timeout_s=self._deadline.left_s(), parks=True)
 
-    def _reserve_call(self, part: PartPut, *, commit: bool) -> Call:
+    def _reserve_call(self, part: PartPut, name: str, *, commit: bool) -> Call:
+        """``name``: what the parts of one attempt have in common, so that a checkpoint has all of
+        them or none."""
         arrays = ArrayWriter()
-        body = part.rows.plan().write(arrays) | part.request(arrays) | {"commit": commit}
+        plan = replace(part.rows.plan(), part_of=name)
+        body = plan.write(arrays) | part.request(arrays) | {"commit": commit}
         shard = self._caller.session.shard(
             part.rows.slot, num_rows=part.rows.num_rows, of_rows=self._batch.num_rows
         )

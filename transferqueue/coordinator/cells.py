@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.table import Table
     from transferqueue.coordinator.uid_ranges import Uids
     from transferqueue.coordinator.waiters import CellWaiter
+    from transferqueue.homes import Homes
 
 
 class CellWaits:
@@ -51,9 +52,9 @@ class CellWaits:
         """These ascending uids were freed."""
         return self._refuse([w.gone(uids) for w in self._waiting.values()])
 
-    def refuse_lost(self, slot: int) -> list[Effect]:
+    def refuse_lost(self, slot: int, homes: Homes) -> list[Effect]:
         """The shard of this slot is gone for good."""
-        return self._refuse([lost_rows(w, w.uids, slot) for w in self._waiting.values()])
+        return self._refuse([lost_rows(w, w.uids, slot, homes) for w in self._waiting.values()])
 
     def _refuse(self, answers: list[Refuse | None]) -> list[Effect]:
         refusals: list[Effect] = [answer for answer in answers if answer is not None]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.tags import TagTable
     from transferqueue.coordinator.uid_ranges import Uids
     from transferqueue.coordinator.waiters import ClaimWaiter
+    from transferqueue.homes import Homes
 
 MAX_GENERATORS = 1024
 """Of one partition, one a (task, sampler); a client may make up any number of samplers."""
@@ -302,15 +303,16 @@ class Claims:
             self._table.set_state(lease.task, rows, TaskState.ACKED)
         return rows
 
-    def give_back(self, lease: Lease) -> Rows:
-        """A closed lease was not acked. Returns the rows that are free again, or dead letters."""
+    def give_back(self, lease: Lease, *, may_bury: bool = True) -> Rows:
+        """A closed lease was not acked. Returns the rows that are free again, or, when that was no
+        fault of the service's (``may_bury``), dead letters."""
         if lease.batch is not None and not lease.batch.line.let_go(lease.batch, lease.replica):
             return NO_ROWS
         rows = self._claimed_rows(lease)
         if not lease.exclusive:
             return rows
         self._table.set_state(lease.task, rows, TaskState.FREE)
-        if self.max_deliveries is not None:
+        if self.max_deliveries is not None and may_bury:
             dead = self._table.deliveries(lease.task, rows) >= self.max_deliveries
             self._table.set_state(lease.task, rows[dead], TaskState.DEAD_LETTER)
         return rows
@@ -370,11 +372,12 @@ class Claims:
                 refusals.append(Refuse(waiter_id=waiter.waiter_id, error=error))
         return refusals
 
-    def refuse_lost(self, slot: int) -> list[Effect]:
+    def refuse_lost(self, slot: int, homes: Homes) -> list[Effect]:
         """The shard of this slot is gone for good: refuse the claims that named a row of it."""
         refusals: list[Effect] = []
         for waiter in list(self.waiting()):
-            refusal = None if waiter.uids is None else lost_rows(waiter, waiter.uids, slot)
+            uids = waiter.uids
+            refusal = None if uids is None else lost_rows(waiter, uids, slot, homes)
             if refusal is not None:
                 self.leave(waiter)
                 refusals.append(refusal)

@@ -38,6 +38,7 @@ from transferqueue.coordinator.waiters import (
     SelectWaiter,
 )
 from transferqueue.errors import ClaimTooLarge, Closed, InvalidInput, UnknownPartition
+from transferqueue.homes import NAMED, Homes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,8 +53,14 @@ if TYPE_CHECKING:
 class ControlPlane(OperatorSide):
     """All partitions of one service, and what consumers ask of them."""
 
-    def __init__(self, *, samplers: SamplerRegistry | None = None, first_claim_id: int = 1) -> None:
-        super().__init__(first_claim_id=first_claim_id)
+    def __init__(
+        self,
+        *,
+        samplers: SamplerRegistry | None = None,
+        first_claim_id: int = 1,
+        homes: Homes = NAMED,
+    ) -> None:
+        super().__init__(first_claim_id=first_claim_id, homes=homes)
         self._samplers = samplers or SamplerRegistry()
         self._num_claims = 0
 
@@ -172,6 +179,23 @@ class ControlPlane(OperatorSide):
     def _give_back(self, lease: Lease, now_s: float) -> list[Effect]:
         partition = self._partitions.get(lease.partition)
         return [] if partition is None else self._finish(partition.give_back(lease, now_s))
+
+    def unclaim_all(self, now_s: float) -> None:
+        """No claim is out any more, and its rows are free again: the service was restored, and
+        nobody is there to ack. Deliveries stay counted, but none of them is held to have failed.
+        Frees that this makes due are ordered when their shards come."""
+        for lease in list(self._leases.each()):
+            self._leases.expire(lease.claim_id, now_s)
+            partition = self._partitions.get(lease.partition)
+            if partition is not None:
+                self._finish(partition.give_back(lease, now_s, may_bury=False))
+
+    def shift_clock(self, delta_s: float) -> None:
+        """Another clock than that of the instants in here counts from now on. Nothing waits, and
+        no claim is out."""
+        self._leases.shift_clock(delta_s)
+        for partition in self._partitions:
+            partition.lifetimes.arrivals.shift_clock(delta_s)
 
     def extend(self, claim_id: int, lease_s: float, *, now_s: float) -> float:
         """Hold the claim for ``lease_s`` from now on; returns the new deadline."""

@@ -15,7 +15,6 @@ import numpy as np
 
 from transferqueue.coordinator.effects import Effect, FreeRows
 from transferqueue.coordinator.table import RowState
-from transferqueue.coordinator.uid_ranges import split_by_slot
 
 if TYPE_CHECKING:
     from transferqueue.coordinator.leases import Lease
@@ -64,5 +63,5 @@ def order_frees(partition: Partition, rows: Rows) -> list[Effect]:
 def frees(partition: Partition, uids: Uids) -> list[Effect]:
     return [
         FreeRows(slot=slot, partition=partition.name, uids=uids[at])
-        for slot, at in split_by_slot(uids).items()
+        for slot, at in partition.homes.split(uids).items()
     ]

@@ -27,9 +27,12 @@ def dump(
     requests: Mapping[int, tuple[bytes, int]],
     lost: Mapping[int, str],
     now_s: float,
+    *,
+    every_row: bool = False,
 ) -> Iterator[Record]:
     """Records that a `Replay` makes the same of. ``requests``: those that claims answer. ``lost``:
-    slots that were given up, with the incarnation of their shard."""
+    slots that were given up, with the incarnation of their shard. ``every_row``: also those of
+    which a shard knows all but when they came."""
     arrays = ArrayWriter()
     closed = plane.leases.closed()
     ids = np.fromiter(closed, np.int64, len(closed))
@@ -45,7 +48,7 @@ def dump(
     for slot, incarnation in lost.items():
         yield Record(kind=LOST, body={"slot": slot, "incarnation": incarnation, "at_s": now_s})
     for partition in plane.partitions:
-        yield from _partition(plane, partition, now_s)
+        yield from _partition(plane, partition, now_s, every_row=every_row)
     for (slot, name), uids in plane.partitions.dropped().items():
         yield _uids(LEFT, name, uids, slot=slot)
     for lease in plane.leases.each():
@@ -63,7 +66,9 @@ def live_bytes(plane: ControlPlane) -> int:
     return 4096 + sum(p.table.num_live * (16 + 16 * len(p.tags.columns)) for p in plane.partitions)
 
 
-def _partition(plane: ControlPlane, partition: Partition, now_s: float) -> Iterator[Record]:
+def _partition(
+    plane: ControlPlane, partition: Partition, now_s: float, *, every_row: bool
+) -> Iterator[Record]:
     is_declared = plane.partitions.is_declared(partition.name)
     yield Record(
         kind=PARTITION,
@@ -81,7 +86,7 @@ def _partition(plane: ControlPlane, partition: Partition, now_s: float) -> Itera
         listed = [[arrays.add(batch.uids), sorted(batch.acked)] for batch in batches]
         body = {"partition": partition.name, "line": plain, "batches": listed}
         yield Record(kind=LINE, body=body, frames=arrays.frames)
-    yield _rows(partition)
+    yield _rows(partition, every_row=every_row)
     uids = partition.table.uids(partition.table.freeing_rows())
     if len(uids):
         yield _uids(FREEING, partition.name, uids)
@@ -93,14 +98,14 @@ def _uids(kind: str, name: str, uids: Uids, **more: float) -> Record:
     return Record(kind=kind, body=body, frames=arrays.frames)
 
 
-def _rows(partition: Partition) -> Record:
+def _rows(partition: Partition, *, every_row: bool) -> Record:
     """Every row that is held by somebody and has a tag, or that a task has touched, or that goes
     when its time is up."""
     table, tags = partition.table, partition.tags.columns
     # In order of arrival, which is how they are entered again.
     rows = np.sort(np.concatenate([table.live_rows(), table.leaving_rows()]))
     touched = {task: table.task_column(task)[rows] for task in table.tasks}
-    matters = np.full(len(rows), partition.policy.ttl_s is not None)
+    matters = np.full(len(rows), every_row or partition.policy.ttl_s is not None)
     for column in touched.values():
         matters |= column != 0
     for tag in tags.values():

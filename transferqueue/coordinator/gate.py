@@ -13,16 +13,14 @@ if TYPE_CHECKING:
 
     from transferqueue.net.server import Handler, Reply, Request, Server
 
-LIMIT_S = 10.0
-"""A shard that has not come by then may be gone for good; its rows are missed until it comes."""
-
 
 class Gate:
     """Closed until ``open``; or open from the beginning, for a service that just starts."""
 
-    def __init__(self, *, is_open: bool, now_s: float) -> None:
+    def __init__(self, *, is_open: bool, limit_s: float) -> None:
+        """``limit_s``: when to open although not all shards have come."""
         self.is_open = is_open
-        self.limit_s = now_s + LIMIT_S
+        self.limit_s = limit_s
         self._waiting: dict[tuple[bytes, int], tuple[Request, Handler]] = {}
 
     def __len__(self) -> int:

@@ -71,6 +71,10 @@ class Leases:
         """Every claim that is out."""
         yield from self._open.values()
 
+    def skip_to(self, claim_id: int) -> None:
+        """Number claims from here on, if that is higher."""
+        self._next_id = max(self._next_id, claim_id)
+
     def restore(self, next_claim_id: int, closed: Mapping[int, float | None]) -> None:
         """Go on from another coordinator's ``peek_claim_id`` and ``closed``."""
         self._next_id = next_claim_id
@@ -111,6 +115,16 @@ class Leases:
     def close(self, claim_id: int) -> Lease:
         """The claim was acked or given back."""
         return self._close(claim_id, None)
+
+    def expire(self, claim_id: int, now_s: float) -> Lease:
+        """The claim ends now, as if its lease had run out."""
+        return self._close(claim_id, now_s)
+
+    def shift_clock(self, delta_s: float) -> None:
+        """Another clock than that of the instants in here counts from now on: none is out."""
+        for claim_id, expired_s in self._expired_s.items():
+            if expired_s is not None:
+                self._expired_s[claim_id] = expired_s + delta_s
 
     def pop_due(self, now_s: float) -> list[Lease]:
         """Claims whose lease has run out; they are closed."""

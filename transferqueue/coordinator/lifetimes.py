@@ -40,6 +40,10 @@ class Arrivals:
         """When each of these rows came."""
         return self._at_s.of(rows)
 
+    def shift_clock(self, delta_s: float) -> None:
+        """Another clock than that of the instants in here counts from now on."""
+        self._at_s.shift(delta_s)
+
     def keep(self, kept: Rows) -> None:
         """Rows were renumbered: the row ``kept[i]`` is now ``i``."""
         self._at_s.keep(kept)

@@ -25,7 +25,6 @@ from transferqueue.coordinator.staleness import Staleness
 from transferqueue.coordinator.table import RowState, Table
 from transferqueue.coordinator.tags import TagTable
 from transferqueue.coordinator.ties import settle
-from transferqueue.coordinator.uid_ranges import GoneUids, Uids, split_by_slot
 from transferqueue.coordinator.waiters import (
     CellWaiter,
     ClaimWaiter,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.policy import PartitionPolicy
     from transferqueue.coordinator.specs import Spec
     from transferqueue.coordinator.tag_values import TagValues
+    from transferqueue.coordinator.uid_ranges import GoneUids, Uids
 
 
 class Partition:
@@ -52,6 +52,7 @@ class Partition:
 
     def __init__(self, name: str, policy: PartitionPolicy, leases: Leases, gone: GoneUids) -> None:
         self.name = name
+        self.homes = gone.homes
         self.policy = policy
         self._gone = gone
         self.table = Table()
@@ -104,7 +105,7 @@ class Partition:
         site: str = "",
     ) -> list[Effect]:
         """Cells are stored; see ``ControlPlane.commit``. ``uids`` are distinct and ascending."""
-        rows, at, num_new = self.rows_of(slot, uids, now_s, site)
+        rows, at, num_new = self.rows_of(uids, now_s, site)
         if not len(rows):
             return []
         changed = self._store(slot, rows, num_new, fields, nbytes, len(uids))
@@ -113,9 +114,7 @@ class Partition:
         tagged = self._set_tags(rows, at, num_new, tags)
         return self.free_stale(rows) + self._announce(rows, fields, tagged, now_s)
 
-    def rows_of(
-        self, slot: int, uids: Uids, now_s: float, site: str = ""
-    ) -> tuple[Rows, Rows, int]:
+    def rows_of(self, uids: Uids, now_s: float, site: str = "") -> tuple[Rows, Rows, int]:
         """The live rows of uids, new ones last, where they are in ``uids``, how many are new."""
         found = self.table.find(uids)
         known = np.flatnonzero(found >= 0)
@@ -124,7 +123,7 @@ class Partition:
         new = new[~self._gone.contains(uids[new])]
         if not len(new):
             return found[known], known, 0
-        added = self.table.add(slot, uids[new])
+        added = self.table.add(uids[new])
         self.tags.reserve(self.table.capacity)
         self.feeds.reserve()
         self.lifetimes.arrivals.add(int(added[0]), now_s)
@@ -203,19 +202,20 @@ class Partition:
 
     def lose_slot(self, slot: int, now_s: float) -> list[Effect]:
         """All rows of a slot are gone, and what waits for one of them waits in vain."""
-        effects = self.cells.refuse_lost(slot) + self.claims.refuse_lost(slot)
+        effects = self.cells.refuse_lost(slot, self.homes)
+        effects += self.claims.refuse_lost(slot, self.homes)
         for put in self.quota.of_slot(slot):
             self.quota.leave(put)
             effects.append(Refuse(waiter_id=put.waiter_id, error=RowsLost(0, 0, [slot])))
         uids = self.table.uids(self.table.present_rows())
-        at = split_by_slot(uids).get(slot)
+        at = self.homes.split(uids).get(slot)
         return effects + (self.settle(now_s) if at is None else self.cleared(uids[at], {}, now_s))
 
     def frees_of(self, slot: int) -> list[Effect]:
         """The frees that this slot has not reported as done."""
         rows = self.table.freeing_rows()
         uids = self.table.uids(rows)
-        at = split_by_slot(uids).get(slot)
+        at = self.homes.split(uids).get(slot)
         if at is None:
             return []
         return [FreeRows(slot=slot, partition=self.name, uids=uids[at])]
@@ -344,9 +344,9 @@ class Partition:
         effects += self.claims.serve(self.feeds.of_task(lease.task), now_s)
         return effects + self.settle(now_s)
 
-    def give_back(self, lease: Lease, now_s: float) -> list[Effect]:
-        """The rows of a closed lease are free again, or dead letters."""
-        rows = self.claims.give_back(lease)
+    def give_back(self, lease: Lease, now_s: float, *, may_bury: bool = True) -> list[Effect]:
+        """The rows of a closed lease are free again, or dead letters (``may_bury``)."""
+        rows = self.claims.give_back(lease, may_bury=may_bury)
         effects = discards.let_go(self, lease)
         effects += self.free(self.lifetimes.after_claim(rows, now_s))
         rows = rows[self.table.is_live(rows)]
@@ -364,7 +364,7 @@ class Partition:
             self.quota.field_bytes.remove(field, len(released), num_bytes)
             self.feeds.refresh(released, self.feeds.touched_by((field,)))
             uids = self.table.uids(released)
-            for slot, at in split_by_slot(uids).items():
+            for slot, at in self.homes.split(uids).items():
                 free = FreeRows(slot=slot, partition=self.name, uids=uids[at], fields=(field,))
                 effects.append(free)
         return effects

@@ -18,18 +18,20 @@ if TYPE_CHECKING:
 
     from transferqueue.coordinator.leases import Leases
     from transferqueue.coordinator.uid_ranges import Uids
+    from transferqueue.homes import Homes
 
 
 class Partitions:
     """The partitions of one service, and the rows of dropped ones that shards still hold."""
 
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: Leases, homes: Homes) -> None:
         self._leases = leases
         self._by_name: dict[str, Partition] = {}
         self._declared: set[str] = set()
         self._dropped: dict[tuple[int, str], Uids] = {}
         """(slot, partition) -> rows of dropped partitions whose free was not reported yet."""
-        self.gone = GoneUids()
+        self.homes = homes
+        self.gone = GoneUids(homes)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._by_name.values())

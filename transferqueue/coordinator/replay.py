@@ -21,7 +21,6 @@ from transferqueue.coordinator.replicas import Holding
 from transferqueue.coordinator.requests import committed_tags
 from transferqueue.coordinator.table import TaskState
 from transferqueue.coordinator.tag_values import DTYPES, TagKind, TagValues
-from transferqueue.coordinator.uid_ranges import split_by_slot
 from transferqueue.errors import JournalDamaged, TransferQueueError
 from transferqueue.wire.arrays import ArrayReader
 from transferqueue.wire.tags import read_tags
@@ -135,7 +134,9 @@ class Replay:
 
     def _left(self, record: Record) -> None:
         uids = ArrayReader(record.frames).int64s(record.body["uids"])
-        self._plane.partitions.leave(int(record.body["slot"]), str(record.body["partition"]), uids)
+        partitions = self._plane.partitions
+        for slot, at in partitions.homes.split(uids).items():
+            partitions.leave(slot, str(record.body["partition"]), uids[at])
 
     def _line(self, record: Record) -> None:
         arrays, body = ArrayReader(record.frames), record.body
@@ -302,8 +303,7 @@ def _tag_values(plain: Any, arrays: ArrayReader) -> TagValues:
 def _enter(partition: Partition, uids: Uids, now_s: float) -> Rows:
     """Rows that the journal names; a shard will say what they have. Returns those not gone."""
     uids = np.unique(uids)
-    for slot, at in split_by_slot(uids).items():
-        _, _, num_new = partition.rows_of(slot, uids[at], now_s)
-        partition.quota.used_rows += num_new
+    _, _, num_new = partition.rows_of(uids, now_s)
+    partition.quota.used_rows += num_new
     rows = partition.table.find(uids)
     return rows[rows >= 0]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.coordinator.tag_values import TagValues, tag_values
-from transferqueue.coordinator.uid_ranges import Uids, slots_of
 from transferqueue.errors import (
     DuplicateRows,
     InvalidInput,
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.partition import Partition
     from transferqueue.coordinator.predicate import Predicate
     from transferqueue.coordinator.samplers import Sampler
+    from transferqueue.coordinator.uid_ranges import Uids
+    from transferqueue.homes import Homes
 
 MAX_NAME_CHARS = 256
 
@@ -80,7 +81,7 @@ def distinct_uids(uids: Uids) -> Uids:
     return uids
 
 
-def committed_uids(slot: int, uids: Uids) -> tuple[Uids, Uids]:
+def committed_uids(slot: int, uids: Uids, homes: Homes) -> tuple[Uids, Uids]:
     """The uids of a commit in ascending order, and the positions that put them so."""
     uids = checked_uids(uids)
     order = np.arange(len(uids))
@@ -89,7 +90,7 @@ def committed_uids(slot: int, uids: Uids) -> tuple[Uids, Uids]:
         uids = uids[order]
         if not bool((uids[1:] > uids[:-1]).all()):
             raise InvalidInput(f"a commit of slot {slot} names a row twice")
-    if not bool((slots_of(uids) == slot).all()):
+    if not bool((homes.of(uids) == slot).all()):
         raise InvalidInput(f"a commit of slot {slot} names rows of another slot")
     return uids, order
 

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from transferqueue.coordinator.answers import answer_message
+from transferqueue.coordinator.checkpoints import Checkpoints
 from transferqueue.coordinator.control_plane import ControlPlane
 from transferqueue.coordinator.dump import dump, live_bytes
 from transferqueue.coordinator.effects import (
@@ -17,6 +18,7 @@ from transferqueue.coordinator.effects import (
     Refuse,
 )
 from transferqueue.coordinator.gate import Gate
+from transferqueue.coordinator.greetings import Greetings
 from transferqueue.coordinator.limit_notices import LimitNotices
 from transferqueue.coordinator.opening import open_journal
 from transferqueue.coordinator.parked import ParkedRequests
@@ -27,16 +29,17 @@ from transferqueue.coordinator.shard_links import ShardLinks
 from transferqueue.coordinator.time_limit import TimeLimit
 from transferqueue.coordinator.upkeep import Upkeep
 from transferqueue.errors import ClaimError
+from transferqueue.homes import NAMED, Homes
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader
-from transferqueue.wire.format import VERSION
 from transferqueue.wire.tags import read_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from transferqueue.checkpoint.restore_plan import SavedPlane
     from transferqueue.coordinator.replay import Replay
     from transferqueue.coordinator.samplers import Sampler
     from transferqueue.journal.records import Record
@@ -61,19 +64,28 @@ class CoordinatorServer:
         journal_path: str | None = None,
         epoch: int = 0,
         samplers: Sequence[type[Sampler]] = (),
+        life: int = 0,
+        homes: Homes = NAMED,
+        saved: SavedPlane | None = None,
     ) -> None:
         """``journal_path``: where to write down what a successor needs, if there will be one.
         ``epoch``: how many coordinators of this service there were before. ``samplers``: classes
-        that claims may name besides the built-in and the installed ones."""
+        that claims may name besides the built-in and the installed ones. ``life``, ``homes`` and
+        ``saved``: of a service that is restored from a checkpoint."""
         self.service_id = service_id
         self.incarnation = secrets.token_hex(8)
         self._num_shards = num_shards
         limit = TimeLimit(SAMPLER_LIMIT_S)
-        self._plane = ControlPlane(samplers=SamplerRegistry(samplers, within=limit.run))
-        self._opened = open_journal(self._plane, journal_path, epoch=epoch)
+        self._plane = ControlPlane(
+            samplers=SamplerRegistry(samplers, within=limit.run), homes=homes
+        )
+        self._opened = open_journal(self._plane, journal_path, epoch=epoch, saved=saved)
         self._journal = self._opened.journal
         self._journal.begin(self._dump)
-        self._gate = Gate(is_open=not self._opened.is_successor, now_s=time.monotonic())
+        self._gate = Gate(
+            is_open=not self._opened.is_successor,
+            limit_s=time.monotonic() + self._opened.patience_s,
+        )
         self._links = ShardLinks(
             plane=self._plane,
             incarnation=self.incarnation,
@@ -84,7 +96,16 @@ class CoordinatorServer:
             journal=self._journal,
         )
         self._granted: Lent[int] = Lent()
-        self._greetings: list[Request] = []
+        self._greetings = Greetings(
+            service_id=service_id,
+            incarnation=self.incarnation,
+            num_shards=num_shards,
+            links=self._links,
+            homes=homes,
+        )
+        self._checkpoints = Checkpoints(
+            service_id=service_id, life=life, links=self._links, dump=self._dump_for_checkpoint
+        )
         self._started_s = time.monotonic()
         guarded = self._gate.guard(
             {
@@ -97,13 +118,13 @@ class CoordinatorServer:
                 ops.WAIT: self._wait,
                 ops.SELECT: self._select,
                 ops.UPDATE_TAGS: self._update_tags,
-                ops.ADVANCE_POLICY: self._advance_policy,
+                **self._checkpoints.client_handlers,
             }
         )
         self._server = Server(
             endpoints=endpoints,
             keys=keys,
-            handlers={ops.HELLO: self._hello, ops.STATUS: self._status, **guarded},
+            handlers={ops.HELLO: self._greetings.hello, ops.STATUS: self._status, **guarded},
             mutating=ops.CHANGING,
             on_cancel=self._cancel,
         )
@@ -117,8 +138,9 @@ class CoordinatorServer:
             greet=self._greet,
         )
         guarded = self._gate.guard(self._upkeep.handlers)
-        self._server.add_handlers(self._links.handlers | guarded)
+        self._server.add_handlers(self._links.handlers | self._checkpoints.shard_handlers | guarded)
         self._links.attach(self._server)
+        self._checkpoints.attach(self._server)
         self.endpoints = self._server.endpoints
         self._resume(self._opened.found)
 
@@ -139,6 +161,10 @@ class CoordinatorServer:
         yield from dump(self._plane, self._journal.requests, self._links.lost, time.monotonic())
         yield from self._journal.answers(self._plane.leases.is_out)
 
+    def _dump_for_checkpoint(self) -> Iterator[Record]:
+        """Shards that are lost are not part of what is restored."""
+        return dump(self._plane, {}, {}, time.monotonic(), every_row=True)
+
     def watch(self, readable: int, callback: Callable[[], None]) -> None:
         self._server.watch(readable, callback)
 
@@ -153,6 +179,7 @@ class CoordinatorServer:
 
     def close(self, *, keep: bool = False) -> None:
         """``keep``: leave the journal for a successor."""
+        self._checkpoints.close()
         self._server.close()
         self._opened.close(keep=keep)
 
@@ -167,7 +194,9 @@ class CoordinatorServer:
             self._carry_out(self._plane.tick(now_s))
             due_s = self._plane.next_deadline_s()
         self._forget_the_gone(now_s)
-        due = [at_s for at_s in (due_s, self._parked.next_s()) if at_s is not None]
+        self._checkpoints.tick(now_s)
+        others = (due_s, self._parked.next_s(), self._checkpoints.next_s())
+        due = [at_s for at_s in others if at_s is not None]
         return min(MAX_IDLE_S, max(0.0, min(due) - now_s)) if due else MAX_IDLE_S
 
     def _forget_the_gone(self, now_s: float) -> None:
@@ -214,7 +243,8 @@ class CoordinatorServer:
         self._carry_out(effects)
 
     def _cancel(self, key: tuple[bytes, int]) -> None:
-        self._greetings = [request for request in self._greetings if request.key != key]
+        self._greetings.cancel(key)
+        self._checkpoints.cancel(key)
         self._gate.cancel(key)
         self._notices.cancel(key)
         now_s = time.monotonic()
@@ -229,30 +259,11 @@ class CoordinatorServer:
 
     # -- clients and shards ---------------------------------------------------------------------
 
-    def _hello(self, request: Request) -> Reply | None:
-        """A client asks who is here; it waits until every shard that was started has come."""
-        if not self._links.are_settled(self._num_shards):
-            self._greetings.append(request)
-            return None
-        return self._directory()
-
-    def _directory(self) -> Reply:
-        return Reply(
-            body={
-                "service_id": self.service_id,
-                "version": VERSION,
-                "incarnation": self.incarnation,
-                "shards": self._links.directory(),
-            }
-        )
-
     def _greet(self) -> None:
-        if self._links.are_settled(self._num_shards):
+        if self._greetings.are_all_here:
             if not self._gate.is_open:
                 self._gate.open(self._server)
-            greetings, self._greetings = self._greetings, []
-            for request in greetings:
-                self._server.reply(request, self._directory())
+            self._greetings.answer(self._server)
 
     # -- operations -----------------------------------------------------------------------------
 
@@ -381,17 +392,6 @@ class CoordinatorServer:
         reply, rows_put = Reply(body={}), quota.rows_put
         told = (request.key, reply)
         self._journal.tagged(name, uids, tags, rows_put=rows_put, now_s=now_s, told=told)
-        self._carry_out(effects)
-        return reply
-
-    def _advance_policy(self, request: Request) -> Reply:
-        version, partition = request.number("version"), request.body["partition"]
-        now_s = time.monotonic()
-        effects = self._plane.advance_policy(version, now_s=now_s, partition=partition)
-        known = [p.name for p in self._plane.partitions]
-        reply = Reply(body={})
-        names = known if partition is None else [partition]
-        self._journal.advanced(version, names, now_s, (request.key, reply))
         self._carry_out(effects)
         return reply
 

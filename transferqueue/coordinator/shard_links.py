@@ -44,6 +44,8 @@ class ShardLink:
     """What clients need to choose a way to it: boot id, arena, …"""
     next_event: int = 1
     """The event of its stream that comes next; earlier ones are repeats."""
+    heard_s: float = 0.0
+    """When it said something last."""
     limited: frozenset[str] = frozenset()
     """The partitions of which it knows that they have a quota."""
     told: list[NDArray[np.int64]] | None = field(default_factory=list)
@@ -133,6 +135,26 @@ class ShardLinks:
     def slots(self) -> list[int]:
         return sorted(self._shards)
 
+    @property
+    def incarnations(self) -> dict[int, str]:
+        """Of each shard that has come."""
+        return {slot: shard.incarnation for slot, shard in self._shards.items()}
+
+    @property
+    def next_events(self) -> dict[int, int]:
+        """Of each shard, the number of the event that is heard next."""
+        return {slot: shard.next_event for slot, shard in self._shards.items()}
+
+    def heard_s(self, slot: int) -> float:
+        """When a shard that has come said something last."""
+        return self._shards[slot].heard_s
+
+    def order_step(self, slot: int, body: dict[str, Any]) -> None:
+        """Have a shard carry out a step of a checkpoint; one that is away misses it."""
+        shard = self._shards.get(slot)
+        if shard is not None:
+            self._send(shard, Message(op=ops.SAVE, body=body))
+
     def directory(self) -> list[dict[str, Any]]:
         """What clients need to reach each shard."""
         return [
@@ -192,7 +214,7 @@ class ShardLinks:
                 facts=dict(body["facts"]),
             )
             self._carry_out(self._plane.slot_joined(slot, now_s=time.monotonic()))
-        shard.peer = request.peer
+        shard.peer, shard.heard_s = request.peer, request.received_s
         if is_new or shard.facts != body["facts"]:
             shard.facts = dict(body["facts"])
             self._changed()
@@ -212,18 +234,16 @@ class ShardLinks:
         if is_for_me and request.body["number"] == shard.next_event:
             shard.next_event += 1
             if request.body["kind"] == ops.WHOLE:
-                self._carry_out(self._whole(shard, request.number("next_sequence")))
+                self._carry_out(self._whole(shard, request.number("next_uid")))
             else:
                 self._carry_out(self._apply_event(shard, request))
         return Reply(body={"next_event": shard.next_event, "incarnation": self._incarnation})
 
-    def _whole(self, shard: ShardLink, next_sequence: int) -> list[Effect]:
+    def _whole(self, shard: ShardLink, next_uid: int) -> list[Effect]:
         """A shard has told of all of its rows."""
         told, shard.told = shard.told, None
         uids = np.unique(np.concatenate([np.empty(0, np.int64), *(told or ())]))
-        effects = self._plane.slot_told(
-            shard.slot, uids, next_sequence=next_sequence, now_s=time.monotonic()
-        )
+        effects = self._plane.slot_told(shard.slot, uids, next_uid=next_uid, now_s=time.monotonic())
         self._on_joined()
         return effects
 

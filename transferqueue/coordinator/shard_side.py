@@ -12,10 +12,10 @@ from transferqueue.coordinator.leases import Leases
 from transferqueue.coordinator.partitions import Partitions
 from transferqueue.coordinator.requests import MAX_NAME_CHARS, committed_tags, committed_uids
 from transferqueue.coordinator.specs import Spec, spec_from_plain
-from transferqueue.coordinator.uid_ranges import split_by_slot
 from transferqueue.coordinator.waiters import PutWaiter, Waiter
 from transferqueue.coordinator.waiting_room import WaitingRoom
 from transferqueue.errors import InvalidInput
+from transferqueue.homes import NAMED, Homes, UidRange
 from transferqueue.wire.tags import SITE_TAG
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class ShardSide:
     ``first_claim_id`` lets a coordinator that is started again go on above the ids it gave before.
     """
 
-    def __init__(self, *, first_claim_id: int = 1) -> None:
+    def __init__(self, *, first_claim_id: int = 1, homes: Homes = NAMED) -> None:
         self._leases = Leases(first_claim_id)
-        self._partitions = Partitions(self._leases)
+        self._partitions = Partitions(self._leases, homes)
         self._room = WaitingRoom()
         self.next_slot = 0
         """Above every slot that a shard has or may still come with. Uids are of a slot and never
@@ -65,7 +65,7 @@ class ShardSide:
         ``tags``: name -> scalar for all rows, or an array or list of ``len(uids)``. ``nbytes``:
         bytes of each field over all of the rows. Rows that were freed before stay freed.
         """
-        uids, order = committed_uids(slot, uids)
+        uids, order = committed_uids(slot, uids, self._partitions.homes)
         specs = {field: spec_from_plain(field, spec) for field, spec in fields.items()}
         tags = dict(tags or {})
         site = str(tags.pop(SITE_TAG, ""))[:MAX_NAME_CHARS]
@@ -104,25 +104,31 @@ class ShardSide:
             effects += partition.frees_of(slot) + partition.settle(now_s)
         return self._finish(effects + self._partitions.frees_of_dropped(slot))
 
-    def give_slot(self) -> int:
-        """A slot for a shard that is about to be started. InvalidInput when there are no more."""
-        if self.next_slot >= MAX_SHARDS:
-            raise InvalidInput(f"all {MAX_SHARDS:,} slots of the service have been given to shards")
-        slot, self.next_slot = self.next_slot, self.next_slot + 1
-        return slot
+    def give_slot(self) -> tuple[int, UidRange]:
+        """A slot for a shard that is about to be started, and the uids that it may give to rows.
+        InvalidInput when there are no more."""
+        slot = self.next_slot
+        uids = self._partitions.homes.new_uids_of(slot) if slot < MAX_SHARDS else None
+        if uids is None:
+            raise InvalidInput(
+                f"all {slot:,} slots of the service have been given to shards; a checkpoint can be "
+                f"restored onto more"
+            )
+        self.next_slot += 1
+        return slot, uids
 
     def slot_told(
-        self, slot: int, uids: NDArray[np.int64], *, next_sequence: int, now_s: float
+        self, slot: int, uids: NDArray[np.int64], *, next_uid: int, now_s: float
     ) -> list[Effect]:
         """A shard that is another process now has told of all its rows: ascending ``uids``.
 
         Others of the slot are gone: known ones, which it lost, and every one below
-        ``next_sequence`` that nobody will put any more.
+        ``next_uid`` that nobody will put any more.
         """
         effects: list[Effect] = []
         for partition in self._partitions:
             effects += _lose_others(partition, slot, uids, now_s)
-        self._partitions.gone.add_all_but(slot, uids, next_sequence)
+        self._partitions.gone.add_all_but(slot, uids, next_uid)
         self._partitions.told(slot, uids)
         return self._finish(effects)
 
@@ -192,7 +198,7 @@ class ShardSide:
 def _lose_others(partition: Partition, slot: int, uids: Uids, now_s: float) -> list[Effect]:
     """Of the slot only these rows, ascending, are still there."""
     mine = partition.table.uids(partition.table.present_rows())
-    at = split_by_slot(mine).get(slot)
+    at = partition.homes.split(mine).get(slot)
     if at is None:
         return []
     lost = np.setdiff1d(mine[at], uids, assume_unique=True)

@@ -45,6 +45,10 @@ class Steps:
         at = np.searchsorted(self.first_rows, rows, side="right") - 1
         return np.asarray(self.values[at])
 
+    def shift(self, delta: float) -> None:
+        """Every number is larger by so much."""
+        self._values[: self._size] += delta
+
     def keep(self, kept: Rows) -> None:
         """Rows were renumbered: the row ``kept[i]`` is now ``i``."""
         first = np.searchsorted(kept, self.first_rows)

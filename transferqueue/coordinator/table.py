@@ -86,12 +86,13 @@ class Table:
         lookup = sum(slot.num_bytes for slot in self._slots.values())
         return self._uids.nbytes + sum(column.nbytes for column in byte_columns) + lookup
 
-    def add(self, slot: int, uids: Uids) -> Rows:
-        """New live rows for these ascending uids of one slot, none of which is known."""
+    def add(self, uids: Uids) -> Rows:
+        """New live rows for these ascending uids, none of which is known."""
         first, self.num_rows = self.num_rows, self.num_rows + len(uids)
         self._reserve(self.num_rows)
         self._uids[first : self.num_rows] = uids
-        self._slots.setdefault(slot, SlotRows()).add(uids, first)
+        for slot, at in split_by_slot(uids).items():
+            self._slots.setdefault(slot, SlotRows()).add(uids[at], first + int(at[0]))
         self.num_live += len(uids)
         for counts in self._num_in_state.values():
             counts[TaskState.FREE] += len(uids)

@@ -12,33 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transferqueue.errors import RowsLost
+from transferqueue.homes import NAMED, Homes, positions_by
+from transferqueue.uids import SEQUENCE_BITS
 
 if TYPE_CHECKING:
     from transferqueue.coordinator.row_set import Rows
 
 Uids = NDArray[np.int64]
 
-SLOT_SHIFT = 48
 _SLOT_MASK = 0xFFFF
 
 
 def slots_of(uids: Uids) -> Uids:
-    """The shard slot of each uid."""
-    return (uids >> SLOT_SHIFT) & _SLOT_MASK
+    """The slot that each uid names."""
+    return (uids >> SEQUENCE_BITS) & _SLOT_MASK
 
 
 def split_by_slot(uids: Uids) -> dict[int, NDArray[np.int64]]:
-    """slot -> positions in ``uids``, ascending."""
-    if not len(uids):
-        return {}
-    slots = slots_of(uids)
-    first = int(slots[0])
-    if bool((slots == first).all()):
-        return {first: np.arange(len(uids))}
-    order = np.argsort(slots, kind="stable")
-    ordered = slots[order]
-    cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    return {int(slots[part[0]]): part for part in np.split(order, cuts)}
+    """slot that the uid names -> positions in ``uids``, ascending."""
+    return positions_by(slots_of(uids))
 
 
 def _runs(uids: Uids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -179,9 +171,10 @@ class UidRanges:
         closes = np.append(opens[1:], True)
         self._starts, self._stops = starts[opens], reach[closes]
 
-    def add_all_but(self, uids: Uids, end: int) -> None:
-        """Put everything below ``end`` in but these ascending uids."""
-        begins = np.zeros(1, dtype=np.int64)
+    def add_all_but(self, uids: Uids, begin: int, end: int) -> None:
+        """Put everything from ``begin`` to ``end`` in but these ascending uids, which are in
+        between."""
+        begins = np.array([begin], dtype=np.int64)
         ends = np.array([end], dtype=np.int64)
         if len(uids):
             at, lengths = _runs(uids)
@@ -200,8 +193,11 @@ class GoneUids:
     more than there are live rows and aborted puts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, homes: Homes = NAMED) -> None:
+        self.homes = homes
         self._by_slot: dict[int, UidRanges] = {}
+        self._across = UidRanges()
+        """Ranges over many slots, of a restored service: those between its uids and older ones."""
         self.lost_slots: set[int] = set()
         """Slots whose shard is gone for good."""
 
@@ -209,29 +205,39 @@ class GoneUids:
         """RowsLost if one of these was on a shard that is gone for good."""
         if not self.lost_slots:
             return
-        lost = np.isin(slots_of(uids), list(self.lost_slots))
+        homes = self.homes.of(uids)
+        lost = np.isin(homes, list(self.lost_slots))
         if bool(lost.any()):
-            slots = np.unique(slots_of(uids[lost])).tolist()
+            slots = np.unique(homes[lost]).tolist()
             raise RowsLost(int(lost.sum()), len(uids), slots)
 
     @property
     def num_ranges(self) -> int:
-        return sum(ranges.num_ranges for ranges in self._by_slot.values())
+        by_slot = sum(ranges.num_ranges for ranges in self._by_slot.values())
+        return by_slot + self._across.num_ranges
 
     def add(self, uids: Uids) -> None:
         for slot, at in split_by_slot(uids).items():
             self._by_slot.setdefault(slot, UidRanges()).add(uids[at])
 
-    def add_all_but(self, slot: int, uids: Uids, next_sequence: int) -> None:
-        """Of a slot every uid below ``next_sequence`` but these ascending ones."""
-        end = (slot << SLOT_SHIFT) + next_sequence
-        ranges = self._by_slot.setdefault(slot, UidRanges())
-        ranges.add_all_but(uids, end)
+    def add_all_but(self, slot: int, uids: Uids, next_uid: int) -> None:
+        """Of those at home on a slot every uid below ``next_uid`` but these ascending ones."""
+        for home in self.homes.ranges_of(slot):
+            start, stop = home.start, min(home.stop, next_uid)
+            if start < stop:
+                low, high = np.searchsorted(uids, (start, stop))
+                self._ranges_for(start, stop).add_all_but(uids[low:high], start, stop)
+
+    def _ranges_for(self, start: int, stop: int) -> UidRanges:
+        named = start >> SEQUENCE_BITS
+        if named == (stop - 1) >> SEQUENCE_BITS:
+            return self._by_slot.setdefault(named, UidRanges())
+        return self._across
 
     def contains(self, uids: Uids) -> NDArray[np.bool_]:
-        gone = np.zeros(len(uids), dtype=np.bool_)
+        gone = self._across.contains(uids)
         for slot, at in split_by_slot(uids).items():
             ranges = self._by_slot.get(slot)
             if ranges is not None:
-                gone[at] = ranges.contains(uids[at])
+                gone[at] |= ranges.contains(uids[at])
         return gone

@@ -47,6 +47,7 @@ class Upkeep:
             ops.WAITS: self._waits,
             ops.DESCRIBE: self._describe,
             ops.POLICY: self._policy,
+            ops.ADVANCE_POLICY: self._advance_policy,
             ops.DEAD_LETTERS: self._dead_letters,
             ops.REDRIVE: self._redrive,
             ops.DISCARD: self._discard,
@@ -58,6 +59,17 @@ class Upkeep:
     def _policy(self, request: Request) -> Reply:
         policy = self._plane.policy(str(request.body["partition"]))
         return Reply(body={"policy": policy.to_plain()})
+
+    def _advance_policy(self, request: Request) -> Reply:
+        version, partition = request.number("version"), request.body["partition"]
+        now_s = time.monotonic()
+        effects = self._plane.advance_policy(version, now_s=now_s, partition=partition)
+        known = [p.name for p in self._plane.partitions]
+        reply = Reply(body={})
+        names = known if partition is None else [partition]
+        self._journal.advanced(version, names, now_s, (request.key, reply))
+        self._carry_out(effects)
+        return reply
 
     def _held(self, request: Request) -> Reply:
         return Reply(
@@ -139,8 +151,8 @@ class Upkeep:
         return reply
 
     def _join(self, request: Request) -> Reply:
-        """A shard is about to be started; the answer says with which slot."""
-        slot, now_s = self._plane.give_slot(), time.monotonic()
-        reply = Reply(body={"slot": slot})
+        """A shard is about to be started; the answer says with which slot and uids."""
+        (slot, uids), now_s = self._plane.give_slot(), time.monotonic()
+        reply = Reply(body={"slot": slot, "uids": [uids.start, uids.stop]})
         self._journal.joined(slot, now_s, (request.key, reply))
         return reply

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.coordinator.effects import Refuse
-from transferqueue.coordinator.uid_ranges import slots_of
 from transferqueue.errors import NotReady, RowsGone, RowsLost
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.samplers import Sampler
     from transferqueue.coordinator.table import Table
     from transferqueue.coordinator.uid_ranges import Uids
+    from transferqueue.homes import Homes
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -120,9 +120,9 @@ class CellWaiter(Waiter):
         return Refuse(waiter_id=self.waiter_id, error=error)
 
 
-def lost_rows(waiter: Waiter, uids: Uids, slot: int) -> Refuse | None:
+def lost_rows(waiter: Waiter, uids: Uids, slot: int, homes: Homes) -> Refuse | None:
     """What to answer to whoever waits for these uids when a slot's shard is gone for good."""
-    num_lost = int(np.count_nonzero(slots_of(uids) == slot))
+    num_lost = int(np.count_nonzero(homes.of(uids) == slot))
     if not num_lost:
         return None
     return Refuse(waiter_id=waiter.waiter_id, error=RowsLost(num_lost, len(uids), [slot]))

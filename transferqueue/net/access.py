@@ -44,7 +44,9 @@ class Grant:
         return f"Grant({self.name!r}, {self.role})"
 
 
-_OF_SHARDS: Final = frozenset({ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM, ops.JOIN})
+_OF_SHARDS: Final = frozenset(
+    {ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM, ops.JOIN, ops.STEP_DONE}
+)
 _LOOKING_AT_ALL: Final = frozenset({ops.STATUS, ops.HELD, ops.WAITS})
 _LOOKING_AT_ONE: Final = frozenset(
     {ops.GET, ops.WAIT, ops.SELECT, ops.POLICY, ops.DEAD_LETTERS, ops.DESCRIBE}

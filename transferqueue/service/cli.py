@@ -8,6 +8,7 @@ import click
 
 from transferqueue.errors import TransferQueueError
 from transferqueue.service.commands.bench import bench
+from transferqueue.service.commands.checkpoint import checkpoint
 from transferqueue.service.commands.clear import clear
 from transferqueue.service.commands.describe import describe
 from transferqueue.service.commands.doctor import doctor
@@ -45,7 +46,8 @@ def main() -> None:
 
 
 for _command in (
-    serve, status, top, list_partitions, describe, held, waits, doctor, bench, clear, explain
+    serve, status, top, list_partitions, describe, held, waits, doctor, bench, clear, explain,
+    checkpoint,
 ):  # fmt: skip
     main.add_command(_command)
 

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_owner import find_arena
+from transferqueue.checkpoint.restore_plan import RestorePlan, plan_restore
 from transferqueue.closing import Closing
 from transferqueue.config import ServiceConfig, default_arena_dir
 from transferqueue.coordinator.samplers.registry import path_of
@@ -38,15 +39,20 @@ class Service(Closing):
     the interpreter exits, and its processes end by themselves when this process is killed.
     """
 
-    def __init__(self, config: ServiceConfig) -> None:
+    def __init__(self, config: ServiceConfig, plan: RestorePlan | None = None) -> None:
+        """``plan``: of a service that is restored."""
         self.config = config
-        self.service_id = secrets.token_hex(8)
+        self._plan = plan
+        self._files_id = secrets.token_hex(8)
+        """In the names of its files. Not the id of what it holds: the service that was saved may
+        still run on this host."""
+        self.service_id = self._files_id if plan is None else plan.service_id
         self._owner_pid = os.getpid()
         self._closed = False
-        self._runtime_dir = None if config.in_process else RuntimeDir(self.service_id)
+        self._runtime_dir = None if config.in_process else RuntimeDir(self._files_id)
         self._servers: Supervisor | ServerThreads
         if self._runtime_dir is None:
-            self._servers = ServerThreads(self.service_id)
+            self._servers = ServerThreads(self._files_id)
         else:
             self._servers = Supervisor(
                 self._runtime_dir.path, start_timeout_s=config.start_timeout_s
@@ -109,8 +115,11 @@ class Service(Closing):
 
     def _start(self) -> list[str]:
         """Start every process at once, then wait for all of them."""
+        plan = self._plan
         deadline_s = time.monotonic() + self.config.start_timeout_s
-        common: dict[str, Any] = {"service_id": self.service_id, "keys": self._keys.to_plain()}
+        if plan is not None:
+            deadline_s += plan.extra_start_s
+        common: dict[str, Any] = {"service_id": self._files_id, "keys": self._keys.to_plain()}
         if self._journals:
             common["guardian_pid"] = os.getpid()
         coordinator = self._endpoint("coordinator")
@@ -123,6 +132,7 @@ class Service(Closing):
                 "num_shards": self.config.shards,
                 "journal_path": self._journal_path(),
                 **sampler_settings(self.config.samplers),
+                **({} if plan is None else plan.coordinator_settings()),
             },
         )
         for slot in range(self.config.shards):
@@ -138,6 +148,7 @@ class Service(Closing):
                     "budget_bytes": self.config.budget_bytes,
                     "arena_dir": self.config.arena_dir or default_arena_dir(),
                     "prefault": self.config.prefault,
+                    **({} if plan is None else plan.shard_settings(slot)),
                 },
             )
         endpoints = self._servers.wait_ready(deadline_s)["coordinator"]
@@ -187,7 +198,7 @@ class Service(Closing):
     def _remove_arenas_of_killed_shards(self) -> None:
         directory = self.config.arena_dir or default_arena_dir()
         for slot in range(self.config.shards):
-            arena = find_arena(directory, self.service_id, slot)
+            arena = find_arena(directory, self._files_id, slot)
             if arena is not None:
                 arena.remove_arena()
                 arena.close()
@@ -224,6 +235,7 @@ def serve(
     in_process: bool = False,
     samplers: Sequence[type[Sampler] | str] = (),
     start_timeout_s: float = 30.0,
+    restore: str | os.PathLike[str] | None = None,
 ) -> Service:
     """Start a service: one coordinator and ``shards`` shards, as child processes of this one.
 
@@ -238,25 +250,31 @@ def serve(
 
     ``samplers``: own sampler classes, or ``"module:Class"``, that claims may ask for; installed
     ones (entry point ``transferqueue.samplers``) need not be named.
+    ``restore``: the folder of a checkpoint (`Client.checkpoint`) that the service begins with, on
+    any number of shards. Handles of the service that was saved are valid in this one.
+    CheckpointTooLarge when it does not fit, CheckpointDamaged when a file is not what was written.
 
     Returns when all of them listen. ConfigError (ArenaTooSmall, …) or ServiceFailed when one cannot
     start; nothing is left running then.
     """
+    config = ServiceConfig(
+        shards=shards,
+        budget_bytes=budget_bytes,
+        backend=backend,
+        arena_dir=arena_dir,
+        host=host,
+        encrypt=encrypt,
+        read_keys=read_keys or {},
+        prefault=prefault,
+        restart=restart,
+        in_process=in_process,
+        samplers=tuple(map(path_of, samplers)),
+        start_timeout_s=start_timeout_s,
+    )
+    if restore is None:
+        return Service(config)
     return Service(
-        ServiceConfig(
-            shards=shards,
-            budget_bytes=budget_bytes,
-            backend=backend,
-            arena_dir=arena_dir,
-            host=host,
-            encrypt=encrypt,
-            read_keys=read_keys or {},
-            prefault=prefault,
-            restart=restart,
-            in_process=in_process,
-            samplers=tuple(map(path_of, samplers)),
-            start_timeout_s=start_timeout_s,
-        )
+        config, plan_restore(os.fspath(restore), num_shards=shards, budget_bytes=budget_bytes)
     )
 
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.uids import slots_of
-
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -28,9 +26,11 @@ class HeldRows:
         return f"{self.num_rows} rows of {self.partition!r} on shard {self.slot}"
 
 
-def count_by_slot(partition: str, uids: Uids, slots: Collection[int]) -> tuple[HeldRows, ...]:
-    """Of these samples, those on each of the slots that has any."""
-    found, counts = np.unique(slots_of(uids), return_counts=True)
+def count_by_slot(
+    partition: str, homes_of_rows: Uids, slots: Collection[int]
+) -> tuple[HeldRows, ...]:
+    """Of samples on these shards, those on each of ``slots`` that has any."""
+    found, counts = np.unique(homes_of_rows, return_counts=True)
     return tuple(
         HeldRows(slot=slot, partition=partition, num_rows=num_rows)
         for slot, num_rows in zip(found.tolist(), counts.tolist(), strict=True)
@@ -40,8 +40,9 @@ def count_by_slot(partition: str, uids: Uids, slots: Collection[int]) -> tuple[H
 
 def held_rows(client: Client, slots: Collection[int]) -> tuple[HeldRows, ...]:
     """What these shards hold, as the coordinator knows it: they need not be there any more."""
+    homes = client._ops.session.homes
     return tuple(
         held
         for partition in sorted(client.held())
-        for held in count_by_slot(partition, client.select(partition).uids, slots)
+        for held in count_by_slot(partition, homes.of(client.select(partition).uids), slots)
     )

@@ -59,7 +59,8 @@ class JoinedShards(Closing):
         with self._connect() as client:
             self.service_id = client.service_id
             ask = client._ops.upkeep.join
-            self.slots = [run_blocking(ask()) for _ in range(config.shards)]
+            self._given = [run_blocking(ask()) for _ in range(config.shards)]
+        self.slots = [given["slot"] for given in self._given]
         self._runtime_dir = RuntimeDir(f"{self.service_id}-{secrets.token_hex(4)}")
         self._supervisor = Supervisor(
             self._runtime_dir.path, start_timeout_s=config.start_timeout_s
@@ -83,8 +84,8 @@ class JoinedShards(Closing):
     def _start(self) -> None:
         deadline_s = time.monotonic() + self.config.start_timeout_s
         lineage = secrets.token_hex(8)
-        for slot in self.slots:
-            self._supervisor.start(f"shard-{slot}", self._settings(slot, lineage))
+        for given in self._given:
+            self._supervisor.start(f"shard-{given['slot']}", self._settings(given, lineage))
         self._supervisor.wait_ready(deadline_s)
         if self._keys is not None:
             self._keys.for_clients().save(self._runtime_dir.key_file)
@@ -92,15 +93,16 @@ class JoinedShards(Closing):
         self._wait_registered(deadline_s)
         self._supervisor.watch()
 
-    def _settings(self, slot: int, lineage: str) -> dict[str, Any]:
-        endpoints = [f"ipc://{self._runtime_dir.path / f'shard-{slot}'}.sock"]
+    def _settings(self, given: dict[str, Any], lineage: str) -> dict[str, Any]:
+        name = f"shard-{given['slot']}"
+        endpoints = [f"ipc://{self._runtime_dir.path / name}.sock"]
         if self.config.host is not None:
             endpoints.append(f"tcp://{self.config.host}:0")
         return {
             "role": "shard",
             "service_id": self.service_id,
             "keys": None if self._keys is None else self._keys.to_plain(),
-            "slot": slot,
+            **given,
             "lineage": lineage,
             "endpoints": endpoints,
             "coordinator": self.address,

@@ -13,9 +13,11 @@ import os
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from transferqueue.checkpoint.restore_plan import SavedPlane
 from transferqueue.errors import TransferQueueError
+from transferqueue.homes import Homes
 from transferqueue.net.keys import ServiceKeys
 from transferqueue.service.child import STOP
 from transferqueue.wire.format import encode_error
@@ -23,6 +25,8 @@ from transferqueue.wire.format import encode_error
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+T = TypeVar("T")
 
 MAX_FILES = 1 << 20
 
@@ -49,14 +53,18 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         if settings.get("samplers"):
             sys.path += [path for path in settings["import_from"] if path not in sys.path]
         return CoordinatorServer(
-            service_id=settings["service_id"],
+            service_id=settings.get("saved_service_id", settings["service_id"]),
             endpoints=settings["endpoints"],
             keys=keys,
             num_shards=settings["num_shards"],
             journal_path=settings.get("journal_path"),
             epoch=settings.get("epoch", 0),
             samplers=load_samplers(settings.get("samplers", ())),
+            life=settings.get("life", 0),
+            homes=Homes.from_plain(settings.get("homes")),
+            saved=_optional(SavedPlane.from_plain, settings.get("restore")),
         )
+    from transferqueue.shard.opening import Beginning
     from transferqueue.shard.server import ShardServer
 
     return ShardServer(
@@ -72,7 +80,12 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         guardian_pid=settings.get("guardian_pid"),
         epoch=settings.get("epoch", 0),
         lineage=settings.get("lineage", ""),
+        beginning=_optional(Beginning.from_settings, settings if "uids" in settings else None),
     )
+
+
+def _optional(read: Callable[[dict[str, Any]], T], plain: dict[str, Any] | None) -> T | None:
+    return None if plain is None else read(plain)
 
 
 class Parent:

@@ -8,6 +8,7 @@ memory or encrypted TCP, never through Ray.
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from transferqueue.checkpoint.restore_plan import RestorePlan, plan_restore
 from transferqueue.closing import Closing
 from transferqueue.config import ServiceConfig, default_arena_dir
 from transferqueue.coordinator.samplers.registry import path_of
@@ -68,6 +70,7 @@ class RayService(Closing):
         name: str,
         nodes: Sequence[str] | None,
         actor_options: Mapping[str, Any],
+        restore: str | None = None,
     ) -> None:
         if not ray.is_initialized():
             raise ConfigError("serve_ray needs a connected Ray; call ray.init() first")
@@ -75,7 +78,7 @@ class RayService(Closing):
             raise ConfigError(f"shards_per_node must be at least 1, got {shards_per_node}")
         self.config = config
         self.name = name
-        self.service_id = secrets.token_hex(8)
+        self._files_id = self.service_id = secrets.token_hex(8)
         self._shards_per_node = shards_per_node
         self._options = dict(actor_options)
         self._keys = ServiceKeys.generate(encrypted=config.encrypt, readers=config.read_keys)
@@ -83,6 +86,14 @@ class RayService(Closing):
         self._draining: set[int] = set()
         """Slots that take no new samples."""
         chosen = _alive_nodes() if nodes is None else _checked_nodes(nodes)
+        self._plan: RestorePlan | None = None
+        if restore is not None:
+            self._plan = plan_restore(
+                restore,
+                num_shards=len(chosen) * shards_per_node,
+                budget_bytes=config.budget_bytes,
+            )
+            self.service_id = self._plan.service_id
         self._actors = _Actors(coordinator=None)
         try:
             self._connection = self._start(chosen)
@@ -118,6 +129,7 @@ class RayService(Closing):
                 "role": "coordinator",
                 "num_shards": len(nodes) * self._shards_per_node,
                 **sampler_settings(self.config.samplers),
+                **({} if self._plan is None else self._plan.coordinator_settings()),
             },
             name=f"{self.name}-coordinator",
         )
@@ -145,13 +157,14 @@ class RayService(Closing):
             "budget_bytes": self.config.budget_bytes,
             "arena_dir": self.config.arena_dir or default_arena_dir(),
             "prefault": self.config.prefault,
+            **({} if self._plan is None else self._plan.shard_settings(slot)),
         }
         return self._make_actor(f"shard-{slot}", node, settings, name=f"{self.name}-shard-{slot}")
 
     def _make_actor(
         self, process: str, node: str, settings: Mapping[str, Any], *, name: str
     ) -> Any:
-        common = {"service_id": self.service_id, "keys": self._keys.to_plain()}
+        common = {"service_id": self._files_id, "keys": self._keys.to_plain()}
         options = {"num_cpus": 0, "max_restarts": 3, **self._options}
         actor = ray.remote(SupervisorActor).options(
             name=name,
@@ -159,12 +172,17 @@ class RayService(Closing):
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             **options,
         )
-        return actor.remote(process, {**common, **settings}, self.config.start_timeout_s)
+        return actor.remote(process, {**common, **settings}, self._start_timeout_s)
+
+    @property
+    def _start_timeout_s(self) -> float:
+        more_s = 0.0 if self._plan is None else self._plan.extra_start_s
+        return self.config.start_timeout_s + more_s
 
     def _answers(self, references: Sequence[Any]) -> list[Any]:
         """What actors answer. ``ServiceFailed``, or why a process could not start."""
         # Ray starts a Python first, on a busy machine in tens of seconds.
-        limit_s = self.config.start_timeout_s + ANSWER_TIMEOUT_S
+        limit_s = self._start_timeout_s + ANSWER_TIMEOUT_S
         try:
             return list(ray.get(list(references), timeout=limit_s))
         except GetTimeoutError:
@@ -195,7 +213,7 @@ class RayService(Closing):
         from transferqueue.client.connecting import connect
 
         with connect(self.address, keys=self._keys.for_processes()) as client:
-            return run_blocking(client._ops.upkeep.join())
+            return int(run_blocking(client._ops.upkeep.join())["slot"])
 
     def held_on(self, node: str) -> tuple[HeldRows, ...]:
         """What the shards of a node hold now. ``ConfigError`` for a node without shards."""
@@ -302,6 +320,7 @@ def serve_ray(
     nodes: Sequence[str] | None = None,
     samplers: Sequence[type[Sampler] | str] = (),
     start_timeout_s: float = 30.0,
+    restore: str | os.PathLike[str] | None = None,
     **actor_options: Any,
 ) -> RayService:
     """Start a service on the Ray cluster that this process is connected to.
@@ -312,7 +331,8 @@ def serve_ray(
     ``samplers``: own classes, as in `serve`, importable where the coordinator runs.
     ``actor_options`` are those of ``ray.remote`` for all of its actors: ``num_cpus`` (0 by
     default), ``resources``, ``runtime_env``, ``max_restarts`` (3 by default),
-    ``lifetime="detached"`` to outlive this driver. ``name`` tells services of one cluster apart.
+    ``lifetime="detached"`` to outlive this driver. ``restore``: see `serve`; every node must see
+    the folder. ``name`` tells services of one cluster apart.
 
     Returns when all of them listen. ConfigError (ArenaTooSmall, …) or ServiceFailed when one cannot
     start; nothing is left running then.
@@ -332,6 +352,7 @@ def serve_ray(
         name=name,
         nodes=nodes,
         actor_options=actor_options,
+        restore=None if restore is None else os.fspath(restore),
     )
 
 

@@ -30,7 +30,7 @@ def account(store: Store) -> Iterator[Committed | Whole]:
         if len(table):
             yield Committed(partition=partition, uids=table.uids(), specs={}, nbytes={}, tags={})
             yield from _fields(store, partition, table)
-    yield Whole(next_sequence=store.next_sequence)
+    yield Whole(next_uid=store.next_uid)
 
 
 def tags_left(store: Store, committed: Committed) -> Committed | None:

@@ -270,6 +270,7 @@ def _put_record(
             "columns": body["columns"],
             "tags": body["tags"],
             "overwrite": body["overwrite"],
+            "part_of": body.get("part_of", ""),
             "at": reservation.addresses.tolist(),
             "writer": reservation.writer,
             "lent": is_lent,

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.registry import open_backend
+from transferqueue.checkpoint.restore_plan import SavedRows
 from transferqueue.errors import JournalDamaged
+from transferqueue.homes import NAMED, UidRange
 from transferqueue.journal.file import JournalFile, read_journal
 from transferqueue.shard.journal import ShardJournal
 from transferqueue.shard.recovery import Recovery
+from transferqueue.shard.restoring import RowLoader
 from transferqueue.shard.snapshot import snapshot
 
 if TYPE_CHECKING:
@@ -29,9 +32,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LOST_SEQUENCES = 1 << 32
+LOST_UIDS = 1 << 32
 """A process that begins without its predecessor's journal gives uids from its epoch times this
-on: more than 2**32 rows of one process would be needed to reach them."""
+on: more than 2**32 rows of one process would be needed to reach them. In a restored service, whose
+shards have fewer uids, it is at most a 64th of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +48,52 @@ class Opened:
     epoch: int
 
 
-def open_shard(backend: str, config: BackendConfig, *, epoch: int) -> Opened:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What a shard without a predecessor begins with."""
+
+    uids: UidRange
+    """Those that it may give."""
+    saved: SavedRows | None = None
+    """Of a checkpoint."""
+
+    @classmethod
+    def of_slot(cls, slot: int) -> Beginning:
+        """Of a service that is started empty."""
+        (home,) = NAMED.ranges_of(slot)
+        return cls(uids=UidRange(start=home.start + 1, stop=home.stop))
+
+    @classmethod
+    def from_settings(cls, plain: dict[str, Any]) -> Beginning:
+        """Of a shard of a restored service (`RestorePlan.shard_settings`), or one that joins."""
+        start, stop = plain["uids"]
+        saved = plain.get("restore")
+        return cls(
+            uids=UidRange(start=start, stop=stop),
+            saved=None if saved is None else SavedRows.from_plain(saved),
+        )
+
+
+def open_shard(
+    backend: str, config: BackendConfig, *, epoch: int, beginning: Beginning | None = None
+) -> Opened:
     """``epoch``: how many processes of this slot there have been before. Only a shard with a
     guardian, which restarts it, keeps a journal."""
+    if beginning is None:
+        beginning = Beginning.of_slot(config.slot)
     config = replace(config, recover=epoch > 0)
     opened = open_backend(backend, config)
     found = _recovered(opened, config) if opened.recovered else None
     if found is None and opened.recovered:
         opened.close()
         opened = open_backend(backend, replace(config, recover=False))
-    if found is None:
-        found = _begun_anew(config.slot, epoch)
+    try:
+        if found is None:
+            found = _begun_anew(opened, config, beginning, epoch)
+    except BaseException:
+        opened.close()
+        raise
+    found.store.uids_end = beginning.uids.stop
     epoch = max(epoch, found.epoch + 1)
     found.store.begin(epoch, opened)
     journal = _open_journal(opened, config, found, epoch)
@@ -84,11 +123,18 @@ def _adopt(backend: Backend, found: Recovery, path: str) -> None:
         raise JournalDamaged(path, 0, f"two records are of the same bytes: {error}") from error
 
 
-def _begun_anew(slot: int, epoch: int) -> Recovery:
-    found = Recovery(slot)
+def _begun_anew(
+    backend: Backend, config: BackendConfig, beginning: Beginning, epoch: int
+) -> Recovery:
+    """A checkpoint is loaded by the first process only: what came after it is lost to the others
+    with their journal, and rows that were cleared since would be there again."""
+    found = Recovery(config.slot)
     found.epoch = epoch - 1
-    found.store.next_sequence = max(1, epoch * LOST_SEQUENCES)
-    found.store.lost_below = epoch * LOST_SEQUENCES
+    uids = beginning.uids
+    found.store.next_uid = uids.start + epoch * min(LOST_UIDS, (uids.stop - uids.start) >> 6)
+    found.store.lost_below = found.store.next_uid if epoch else 0
+    if beginning.saved is not None and epoch == 0:
+        RowLoader(found.store, backend, beginning.saved, config.budget_bytes).load()
     return found
 
 

@@ -43,6 +43,11 @@ class Outbox:
         """The lowest number that can still be sent."""
         return self._next_number - len(self._kept)
 
+    @property
+    def next_number(self) -> int:
+        """Of the next thing that is added."""
+        return self._next_number
+
     def add(self, what: Any) -> None:
         self._kept.append(Event(number=self._next_number, what=what))
         self._next_number += 1

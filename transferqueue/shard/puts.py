@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from transferqueue.backends.base import Backend
     from transferqueue.net.server import Handler, Request, Server
+    from transferqueue.shard.hold import Hold
     from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
     from transferqueue.shard.recovery import Recovery
@@ -80,7 +81,9 @@ class Puts:
         arena: str | None,
         on_commit: Callable[[Committed], None],
         send: Callable[[Message], None],
+        hold: Hold,
     ) -> None:
+        self._hold = hold
         self._server = server
         self._store = store
         self._backend = backend
@@ -100,7 +103,7 @@ class Puts:
         self.handlers: dict[str, Handler] = {
             ops.PUT: self._put,
             ops.WRITE: self._write,
-            ops.COMMIT: self._commit,
+            **hold.guard({ops.COMMIT: self._commit}),
             ops.ABORT: self._abort,
         }
         self.is_draining = False
@@ -179,7 +182,8 @@ class Puts:
 
     def admit(self) -> None:
         """Space came free: offer it to the puts that wait."""
-        self._waiting.admit(self._try_put)
+        if not self._hold.is_on:
+            self._waiting.admit(self._try_put)
 
     # -- reserve --------------------------------------------------------------------------------
 
@@ -208,14 +212,16 @@ class Puts:
         )
         if self.admission.concerns(plan):
             self.admission.ask(put, request.received_s)
-        elif len(self._waiting) or not self._try_put(put):
+        else:
+            self._try_or_wait(put)
+
+    def _try_or_wait(self, put: WaitingPut) -> None:
+        if self._hold.is_on or len(self._waiting) or not self._try_put(put):
             self._waiting.add(put)
 
     def _enter(self, put: WaitingPut) -> None:
         """There is room for the put in its partition; now it needs space here."""
-        put = replace(put, is_admitted=True)
-        if len(self._waiting) or not self._try_put(put):
-            self._waiting.add(put)
+        self._try_or_wait(replace(put, is_admitted=True))
 
     def _give_room_back(self, put: WaitingPut) -> None:
         if put.is_admitted:

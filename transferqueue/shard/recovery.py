@@ -21,7 +21,7 @@ from transferqueue.shard.account import tags_left
 from transferqueue.shard.allocator import extents
 from transferqueue.shard.rows import Cells
 from transferqueue.shard.store import Committed, Store
-from transferqueue.uids import decode_uids, sequences_of
+from transferqueue.uids import decode_uids
 from transferqueue.wire.arrays import ArrayReader
 from transferqueue.wire.put import PutPlan
 from transferqueue.wire.tags import read_tags
@@ -73,6 +73,7 @@ class Recovery:
             snapshot.HELD: self._held,
             snapshot.ANSWERS: self._answers,
             snapshot.TAGGED: self._tags,
+            snapshot.PARTS: lambda record: self.store.split_puts.restore(record.body["ended"]),
             journal.PUT: self._put,
             journal.COMMIT: self._commit,
             journal.ABORT: lambda record: self._abort(int(record.body["id"])),
@@ -129,7 +130,7 @@ class Recovery:
         body = record.body
         self.epoch = int(body["epoch"])
         self.limited = list(body["limited"])
-        self.store.next_sequence = int(body["next_sequence"])
+        self.store.next_uid = int(body["next_uid"])
         self.store.lost_below = int(body["lost_below"])
 
     def _slabs(self, record: Record) -> None:
@@ -215,7 +216,7 @@ class Recovery:
         plan = self.store.check_commit(put_id).plan
         is_new = plan.uids is None
         if is_new and plan.num_rows:
-            self.store.next_sequence = int(sequences_of(np.array([first_uid]))[0])
+            self.store.next_uid = first_uid
         committed = self.store.commit(put_id)
         if committed.tags:
             self._tagged.append(committed)

@@ -14,9 +14,11 @@ from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.shard.account import account, tags_left
+from transferqueue.shard.checkpoints import ShardCheckpoints
 from transferqueue.shard.gets import Gets
+from transferqueue.shard.hold import Hold
 from transferqueue.shard.inquiries import Inquiries
-from transferqueue.shard.opening import open_shard
+from transferqueue.shard.opening import Beginning, open_shard
 from transferqueue.shard.peers import MappingPeers
 from transferqueue.shard.puts import Budget, Puts
 from transferqueue.shard.snapshot import snapshot
@@ -52,9 +54,11 @@ class ShardServer:
         guardian_pid: int | None = None,
         epoch: int = 0,
         lineage: str = "",
+        beginning: Beginning | None = None,
     ) -> None:
         """``guardian_pid``: the process that starts this shard again when it dies. ``epoch``: how
-        often it has done so. ``lineage``: of a shard that joined, who owns its slot."""
+        often it has done so. ``lineage``: of a shard that joined, who owns its slot.
+        ``beginning``: of a shard of a restored service."""
         self.slot = slot
         self.incarnation = secrets.token_hex(8)
         self._lineage = lineage
@@ -70,16 +74,18 @@ class ShardServer:
                 options={"prefault": True} if prefault else {},
             ),
             epoch=epoch,
+            beginning=beginning,
         )
         self.epoch = opened.epoch
         self._backend = opened.backend
         self._store = opened.found.store
         self._journal = opened.journal
         self._limited = frozenset(opened.found.limited)
+        self._hold = Hold(lambda request: self._checkpoints.may_pass(request))
         self._server = Server(
             endpoints=endpoints,
             keys=keys,
-            handlers={ops.CLEAR: self._clear, ops.STATUS: self._status},
+            handlers={**self._hold.guard({ops.CLEAR: self._clear}), ops.STATUS: self._status},
             mutating=_MUTATING,
             on_cancel=self._cancel,
         )
@@ -95,7 +101,8 @@ class ShardServer:
             on_release=self._release_fields,
             on_limited=self._limit,
             on_admission=lambda message: self._puts.admission.hear(message),
-            on_new=lambda: self._puts.admission.ask_again(time.monotonic()),
+            on_new=self._coordinator_is_new,
+            on_save=lambda message: self._checkpoints.hear(message, time.monotonic()),
             left_of=lambda committed: tags_left(self._store, committed),
             account=lambda: account(self._store),
         )
@@ -112,6 +119,7 @@ class ShardServer:
             arena=arena,
             on_commit=self._uplink.add,
             send=self._uplink.stream.send,
+            hold=self._hold,
         )
         self._gets = Gets(
             server=self._server,
@@ -120,6 +128,16 @@ class ShardServer:
             peers=self._peers,
             journal=self._journal,
             arena=arena,
+            on_free=self._puts.admit,
+        )
+        self._checkpoints = ShardCheckpoints(
+            slot=slot,
+            store=self._store,
+            backend=self._backend,
+            server=self._server,
+            hold=self._hold,
+            send=self._uplink.stream.send,
+            next_event=lambda: self._uplink.next_event,
             on_free=self._puts.admit,
         )
         inquiries = Inquiries(
@@ -141,6 +159,11 @@ class ShardServer:
             self._uplink.add(committed)
         for ended in self._peers.resume(found.peers):
             self._peer_gone(ended)
+
+    def _coordinator_is_new(self) -> None:
+        """It knows of no put that waits, and of no checkpoint."""
+        self._checkpoints.abandon()
+        self._puts.admission.ask_again(time.monotonic())
 
     def _registration(self) -> dict[str, Any]:
         """Who this is, and what a client needs to choose its way here."""
@@ -177,6 +200,7 @@ class ShardServer:
 
     def close(self, *, keep: bool = False) -> None:
         """``keep``: leave the rows for a successor."""
+        self._checkpoints.close()
         self._peers.close()
         self._uplink.close()
         self._server.close()
@@ -186,9 +210,15 @@ class ShardServer:
     def _tick(self, now_s: float) -> float:
         self._puts.tick(now_s)
         self._gets.tick(now_s)
+        self._checkpoints.tick(now_s)
         self._uplink.tick(now_s)
         self._journal.tick(now_s, self._size, self._snapshot)
-        due = (self._uplink.next_heartbeat_s, self._puts.next_s(), self._gets.next_s())
+        due = (
+            self._uplink.next_heartbeat_s,
+            self._puts.next_s(),
+            self._gets.next_s(),
+            self._checkpoints.next_s(),
+        )
         return max(0.0, min(at_s for at_s in due if at_s is not None) - now_s)
 
     def _size(self) -> tuple[int, int]:
@@ -219,6 +249,7 @@ class ShardServer:
         """A client gave a request up: what it did, or was lent, is undone."""
         made = self._puts.cancel(key)
         self._gets.cancel(key)
+        self._hold.cancel(key)
         if made is not None:
             self._clear_rows(made.partition, made.uids)
         self._puts.admit()

@@ -37,6 +37,7 @@ _COLUMNS = (
 """Of a slab."""
 
 HEAD, SLABS, ROWS, HELD, ANSWERS, TAGGED = "head", "slabs", "rows", "held", "answers", "tagged"
+PARTS = "parts"
 
 
 def snapshot(
@@ -55,7 +56,7 @@ def snapshot(
         kind=HEAD,
         body={
             "epoch": epoch,
-            "next_sequence": store.next_sequence,
+            "next_uid": store.next_uid,
             "lost_below": store.lost_below,
             "limited": sorted(limited),
         },
@@ -72,6 +73,7 @@ def snapshot(
         yield lease_record(store, lease_id, reader, None)
     yield from puts
     yield Record(kind=ANSWERS, body={"answers": [[*key, *said] for key, said in answers.items()]})
+    yield Record(kind=PARTS, body={"ended": store.split_puts.ended_to_plain()})
     for committed in unsent:
         if committed.tags:
             yield tagged(committed)

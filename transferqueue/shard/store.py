@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from transferqueue.errors import DuplicateRows, RowsGone, RowsLost, TransferExpired
+from transferqueue.errors import DuplicateRows, RowsGone, RowsLost, TransferExpired, UidsUsedUp
 from transferqueue.shard.leases import FreedRanges, Leases
 from transferqueue.shard.rows import Cells, RowTable
 from transferqueue.shard.slabs import SlabTable
 from transferqueue.shard.specs import SpecTable
-from transferqueue.uids import make_uids, sequences_of
+from transferqueue.shard.split_puts import SplitPuts
+from transferqueue.uids import SEQUENCE_MASK, make_uids
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
@@ -97,10 +98,13 @@ class Store:
         self.leases = Leases(self.slabs)
         self.partitions: dict[str, RowTable] = {}
         self.specs = SpecTable()
-        self.next_sequence = 1
-        """Of the next uid. Never falls, also not over restarts."""
+        self.split_puts = SplitPuts()
+        self.next_uid = int(make_uids(slot, 1, 1)[0])
+        """Of the first new row of the next commit. Never falls, also not over restarts."""
+        self.uids_end = int(make_uids(slot, SEQUENCE_MASK, 1)[0]) + 1
+        """No uid from here on is this shard's to give."""
         self.lost_below = 0
-        """Rows with a sequence below this one that are not here were lost, not cleared."""
+        """Rows with a uid below this one that are not here were lost, not cleared."""
         self._space = space
         self._reservations: dict[int, Reservation] = {}
         self._next_put_id = 1
@@ -120,6 +124,8 @@ class Store:
         FieldExists, RowsGone or DuplicateRows when the put can never be committed.
         """
         self._check_cells(plan)
+        if plan.uids is None and self.next_uid + plan.num_rows > self.uids_end:
+            raise UidsUsedUp(self.slot)
         sizes = [column.nbytes for column in plan.columns]
         addresses = self._space.reserve(sizes)
         if addresses is None:
@@ -139,12 +145,8 @@ class Store:
             addresses=addresses,
         )
         self._reservations[put_id] = reservation
+        self.split_puts.begin(plan.part_of)
         return reservation
-
-    @property
-    def next_uid(self) -> int:
-        """Of the first new row of the next commit."""
-        return int(make_uids(self.slot, self.next_sequence, 1)[0])
 
     def reservations(self) -> list[Reservation]:
         """Puts under way, in the order in which they came."""
@@ -189,6 +191,7 @@ class Store:
                 cells = self._cells_of(reservation, index, column)
                 self._free_cells([table.write(column.name, rows, cells)])
         self._drop_if_empty(plan.partition)
+        self.split_puts.committed(plan, uids)
         return Committed(
             partition=plan.partition,
             uids=uids,
@@ -203,6 +206,7 @@ class Store:
         if reservation is None:
             return
         self._unmark_cells(reservation.plan)
+        self.split_puts.given_up(reservation.plan.part_of)
         self._give_back(self.leases.free_slabs(reservation.slab_ids))
         self._drop_if_empty(reservation.plan.partition)
 
@@ -233,7 +237,8 @@ class Store:
         try:
             return table.locate(uids)
         except RowsGone:
-            lost = sequences_of(uids[~table.find(uids)[1]]) < self.lost_below
+            absent = uids[~table.find(uids)[1]]
+            lost = (absent >= 0) & (absent < self.lost_below)
             if lost.any():
                 raise RowsLost(int(lost.sum()), len(uids), [self.slot]) from None
             raise
@@ -364,8 +369,8 @@ class Store:
         )
 
     def _new_uids(self, num_rows: int) -> np.ndarray:
-        uids = make_uids(self.slot, self.next_sequence, num_rows)
-        self.next_sequence += num_rows
+        uids = np.arange(self.next_uid, self.next_uid + num_rows, dtype=np.int64)
+        self.next_uid += num_rows
         return uids
 
     def _found(self, cells: Cells, present: np.ndarray | None) -> FoundColumn:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.net.calls import RESUME
 from transferqueue.shard.admission import FIRST_REQUEST_ID
+from transferqueue.shard.checkpoints import FIRST_REQUEST_ID as FIRST_STEP_ID
 from transferqueue.shard.outbox import Event, Outbox
 from transferqueue.shard.store import Committed
 from transferqueue.wire import ops
@@ -34,7 +35,7 @@ Cleared = tuple[str, "np.ndarray"]
 class Whole:
     """The end of an account of everything that the shard holds."""
 
-    next_sequence: int
+    next_uid: int
     """Rows below it that the account did not name are gone."""
 
 
@@ -48,8 +49,8 @@ class Uplink:
 
     ``on_free`` gets the rows that the coordinator says nobody needs any more, ``on_release`` those
     of which nobody needs some fields, ``on_limited`` the partitions that have a quota,
-    ``on_admission`` the answers to what `Admission` asked, ``on_new`` hears that the coordinator is
-    another one."""
+    ``on_admission`` the answers to what `Admission` asked, ``on_save`` gets the orders of a
+    checkpoint, ``on_new`` hears that the coordinator is another one."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class Uplink:
         on_admission: Callable[[Message], None],
         on_new: Callable[[], None],
         left_of: Callable[[Committed], Committed | None],
+        on_save: Callable[[Message], None],
         account: Callable[[], Iterable[Told]],
     ) -> None:
         self.stream = stream
@@ -76,6 +78,7 @@ class Uplink:
         self._on_admission = on_admission
         self._on_new = on_new
         self._left_of = left_of
+        self._on_save = on_save
         self._account = account
         self._listener: str | None = None
         self._outbox = Outbox()
@@ -85,6 +88,11 @@ class Uplink:
     def num_unsent(self) -> int:
         """Events that the coordinator has not acknowledged."""
         return len(self._outbox)
+
+    @property
+    def next_event(self) -> int:
+        """The number of the event that the coordinator will be told next."""
+        return self._outbox.next_number
 
     def unsent(self) -> list[Committed]:
         """Of puts that the coordinator has not acknowledged, what the account does not tell."""
@@ -121,6 +129,10 @@ class Uplink:
                 self._limited = [str(name) for name in message.body["partitions"]]
                 self._on_limited(self._limited)
                 self.next_heartbeat_s = 0.0  # says that this was heard
+            elif message.op == ops.SAVE:
+                self._on_save(message)
+            elif message.request_id >= FIRST_STEP_ID:
+                continue  # the coordinator has heard of a step
             elif message.request_id >= FIRST_REQUEST_ID:
                 self._on_admission(message)
             elif message.op == ERROR_OP:
@@ -159,7 +171,7 @@ class Uplink:
         if isinstance(event.what, Committed):
             body |= _committed_body(event.what, arrays)
         elif isinstance(event.what, Whole):
-            body |= {"kind": ops.WHOLE, "next_sequence": event.what.next_sequence}
+            body |= {"kind": ops.WHOLE, "next_uid": event.what.next_uid}
         else:
             body |= _cleared_body(event.what, arrays)
         return Message(op=ops.EVENT, request_id=event.number, body=body, frames=arrays.frames)

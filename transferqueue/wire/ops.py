@@ -25,6 +25,7 @@ REDRIVE: Final = "redrive"
 DISCARD: Final = "discard"
 LEAVE: Final = "leave"
 LOSE_SHARD: Final = "lose_shard"
+CHECKPOINT: Final = "checkpoint"
 
 SHARDS_EPOCH: Final = "shards_epoch"
 """In every answer of a coordinator: another one when the shards, or how to reach them, are."""
@@ -54,10 +55,19 @@ RETURN_ROOM: Final = "return_room"
 COMMITTED: Final = "committed"
 CLEARED: Final = "cleared"
 WHOLE: Final = "whole"
+STEP_DONE: Final = "step_done"
 
 # coordinator → shard
 FREE: Final = "free"
 LIMITED: Final = "limited"
+SAVE: Final = "save"
+
+# steps of a checkpoint, in ``save`` and ``step_done``
+PREPARE: Final = "prepare"
+HOLD: Final = "hold"
+PASS: Final = "pass"
+CUT: Final = "cut"
+ABANDON: Final = "abandon"
 
 CHANGING = frozenset(
     {
@@ -74,6 +84,7 @@ CHANGING = frozenset(
         LEAVE,
         LOSE_SHARD,
         JOIN,
+        CHECKPOINT,
     }
 )
 """Of the coordinator: those that have an effect, which must have it once though they come twice."""

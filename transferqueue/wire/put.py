@@ -21,6 +21,8 @@ MAX_LENGTH = 1 << 38
 
 MAX_ROWS_PER_PUT = 1 << 24
 
+MAX_PART_NAME_CHARS = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPlan:
@@ -42,6 +44,8 @@ class PutPlan:
     columns: Sequence[ColumnPlan]
     tags: Mapping[str, Any] = field(default_factory=dict)
     overwrite: bool = False
+    part_of: str = ""
+    """Names the put, in a way of its client's, when it goes to several shards."""
 
     @property
     def nbytes(self) -> int:
@@ -64,6 +68,7 @@ class PutPlan:
             ],
             "tags": write_tags(self.tags, arrays),
             "overwrite": self.overwrite,
+            "part_of": self.part_of,
         }
 
     @classmethod
@@ -87,7 +92,14 @@ class PutPlan:
             columns=[_read_column(column, num_rows, arrays) for column in body["columns"]],
             tags=tags,
             overwrite=bool(body["overwrite"]),
+            part_of=_part_name(body.get("part_of", "")),
         )
+
+
+def _part_name(name: object) -> str:
+    if type(name) is not str or len(name) > MAX_PART_NAME_CHARS:
+        raise Malformed(f"part_of is a short name, got {name!r:.40}")
+    return name
 
 
 def _read_column(column: Sequence[Any], num_rows: int, arrays: ArrayReader) -> ColumnPlan:

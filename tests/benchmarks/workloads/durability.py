@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 import time
 from typing import TYPE_CHECKING
 
 import torch
 
 import transferqueue as tq
-from tests.benchmarks.report import Cell, Row, Samples, Unit, at_most
+from tests.benchmarks.report import Cell, Figure, Row, Samples, Sense, Unit, at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +98,108 @@ class Recovery:
         cells: dict[str, Cell] = {"ours": Samples(values=tuple(seconds))}
         row = Row(workload=self.name, what=what, unit=Unit.SECONDS, cells=cells)
         return _with_figure(row, 2.0, "s")
+
+
+class Checkpoint:
+    """A service is written to a disk while nobody uses it, and begun with again. Beside it the same
+    bytes as one file, written and synced, in turns; each ratio is of two that followed one
+    another."""
+
+    name = "checkpoint"
+    title = "a checkpoint of 2 shards, and a service restored from it"
+
+    def run(self, stage: Stage) -> list[Row]:
+        size = (256 << 20) if stage.is_quick else 2 * GIB
+        columns = _large() if not stage.is_quick else _dense(1024, 1024, 4)()
+        rounds = max(5, stage.rounds)
+        with tempfile.TemporaryDirectory(prefix="transferqueue-benchmark-") as folder:
+            path = os.path.join(folder, "checkpoint")
+            with (
+                tq.serve(shards=2, budget_bytes=size) as service,
+                tq.connect(service.address, timeout_s=120) as client,
+            ):
+                nbytes, made = 0, 0
+                while nbytes < size:
+                    handle = client.put(columns, partition="p", tags={"n": made})
+                    made += 1
+                    nbytes += sum(4 * c.numel() for c in columns.values())  # type: ignore[attr-defined]
+                saved = [
+                    self._turn(client, path, folder, nbytes, turn) for turn in range(rounds + 1)
+                ]
+            restored = [self._restore(path, size, handle) for _ in range(3)]
+        what = f"{nbytes / GIB:.2g} GiB"
+        return [
+            self._saved(what, [turn[0] for turn in saved[1:]], [turn[1] for turn in saved[1:]]),
+            self._restored(what, restored),
+        ]
+
+    def _turn(
+        self, client: tq.Client, path: str, folder: str, nbytes: int, turn: int
+    ) -> tuple[float, float]:
+        """Seconds of a checkpoint, and of a file of as many bytes."""
+        steps = [lambda: client.checkpoint(path), lambda: _write_synced(folder, nbytes)]
+        seconds = {which: _seconds_of(steps[which]) for which in ((0, 1), (1, 0))[turn % 2]}
+        return seconds[0], seconds[1]
+
+    def _saved(self, what: str, ours: list[float], disk: list[float]) -> Row:
+        cells: dict[str, Cell] = {
+            "ours": Samples(values=tuple(ours)),
+            "disk": Samples(values=tuple(disk)),
+        }
+        ratios = sorted(theirs / mine for mine, theirs in zip(ours, disk, strict=True))
+        figure = Figure(
+            got=ratios[len(ratios) // 2],
+            target=0.7,
+            sense=Sense.AT_LEAST,
+            text="x the disk's speed",
+        )
+        return Row(
+            workload=self.name,
+            what=f"{what}, save",
+            unit=Unit.SECONDS,
+            cells=cells,
+            figures=(figure,),
+        )
+
+    def _restored(self, what: str, seconds: list[float]) -> Row:
+        cells: dict[str, Cell] = {"ours": Samples(values=tuple(seconds))}
+        return Row(
+            workload=self.name,
+            what=f"{what}, restore onto 3 shards, first get",
+            unit=Unit.SECONDS,
+            cells=cells,
+        )
+
+    def _restore(self, path: str, size: int, handle: tq.BatchHandle) -> float:
+        start_s = time.perf_counter()
+        with (
+            tq.serve(shards=3, budget_bytes=size, restore=path) as service,
+            tq.connect(service.address, timeout_s=120) as client,
+        ):
+            client.get(handle)
+            return time.perf_counter() - start_s
+
+
+def _seconds_of(step: Callable[[], object]) -> float:
+    start_s = time.perf_counter()
+    step()
+    return time.perf_counter() - start_s
+
+
+def _write_synced(folder: str, nbytes: int) -> None:
+    """As ``dd conv=fsync`` does, from memory that is warm. The last one stays until the next is
+    there, as of a checkpoint."""
+    block = memoryview(bytes(8 << 20))
+    path = os.path.join(folder, "plain")
+    new_path = f"{path}.new"
+    fd = os.open(new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        for _ in range(nbytes // len(block)):
+            os.write(fd, block)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(new_path, path)
 
 
 def _with_figure(row: Row, target: float, text: str) -> Row:

@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="With --join over tcp://: the service.key that lies beside the service's client.key.",
 )
+@click.option("--restore", metavar="PATH", help="Begin with the checkpoint in this folder.")
 def serve(
     shards: int,
     budget_mib: int,
     host: str | None,
     arena_dir: str | None,
+    restore: str | None,
     prefault: bool,  # noqa: FBT001 - click's
     samplers: tuple[str, ...],
     no_encryption: bool,  # noqa: FBT001 - click's
@@ -54,6 +56,8 @@ def serve(
     """
     if service_key is not None and join is None:
         raise click.UsageError("--service-key goes with --join")
+    if restore is not None and join is not None:
+        raise click.UsageError("--restore begins a service, --join does not")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -65,7 +69,7 @@ def serve(
         "prefault": prefault,
     }
     with (
-        _serve(common, encrypt=not no_encryption, samplers=samplers)
+        _serve(common, encrypt=not no_encryption, samplers=samplers, restore=restore)
         if join is None
         else _join(common, join, service_key)
     ):
@@ -73,10 +77,12 @@ def serve(
         stop.wait()
 
 
-def _serve(common: dict[str, Any], *, encrypt: bool, samplers: tuple[str, ...]) -> Closing:
+def _serve(
+    common: dict[str, Any], *, encrypt: bool, samplers: tuple[str, ...], restore: str | None
+) -> Closing:
     from transferqueue.service.embedded import serve as start
 
-    service = start(**common, encrypt=encrypt, samplers=samplers)
+    service = start(**common, encrypt=encrypt, samplers=samplers, restore=restore)
     click.echo(f"address   {service.address}")
     click.echo(f"key file  {service.key_file}")
     return service
