@@ -1,9 +1,9 @@
 """A fleet of workers on one coordinator: the real control plane, driven with simulated time.
 
 Every message waits for those before it, as at a server with one thread. It then takes what the
-control plane's own call took just now, measured (by `yardstick`), and the rest of the message: decoding, encoding,
-socket and journal, as `costs` has measured them. So what depends on how much there is (waiting
-claims, rows, leases) is what it is at that size, and nothing is assumed of it.
+control plane's own call took just now, measured (by `yardstick`), and the rest of the message:
+decoding, encoding, socket and journal, as `costs` has measured them. So what depends on how much
+there is (waiting claims, rows, leases) is what it is at that size, and nothing is assumed of it.
 
 A worker claims ``n`` samples for its task, works, puts one field of them (which a shard tells the
 coordinator) and acks; a feeder keeps more samples ready than are asked for; samples that all tasks
