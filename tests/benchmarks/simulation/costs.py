@@ -16,6 +16,8 @@ import transferqueue as tq
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.benchmarks.simulation.yardstick import Yardstick
+
 CLAIM, ACK, COMMITTED, CLEARED, PROBE = "claim", "ack", "committed", "cleared", "probe"
 
 TIMES = 400
@@ -29,7 +31,7 @@ class Spent:
     seconds: float = 0.0
 
 
-def measure(n: int) -> dict[str, float]:
+def measure(n: int, yardstick: Yardstick) -> dict[str, float]:
     """Seconds a message of ``n`` samples, by kind: everything from the socket to the socket."""
     with (
         tq.serve(budget_bytes=256 << 20) as service,
@@ -41,34 +43,36 @@ def measure(n: int) -> dict[str, float]:
             client.wait(handle)
         pid = service.pids["coordinator"]
         costs: dict[str, float] = {}
-        with _thread_time(pid) as spent:
+        with _thread_time(pid, yardstick) as spent:
             claims = [client.claim(task="t", fields=["x"], n=n, partition="p") for _ in handles]
         costs[CLAIM] = spent.seconds / TIMES
-        with _thread_time(pid) as spent:
+        with _thread_time(pid, yardstick) as spent:
             for claim in claims:
                 claim.ack()
         costs[ACK] = spent.seconds / TIMES
-        with _thread_time(pid) as spent:
+        with _thread_time(pid, yardstick) as spent:
             wider = [client.put({"y": torch.zeros(n)}, handle=handle) for handle in handles]
             client.wait(wider[-1])
         costs[COMMITTED] = spent.seconds / TIMES
-        with _thread_time(pid) as spent:
+        with _thread_time(pid, yardstick) as spent:
             for handle in handles:
                 client.clear(handle)
             while client.status()["partitions"]["p"]["rows"]:
                 time.sleep(0.01)
         costs[CLEARED] = spent.seconds / TIMES
-        costs[PROBE] = asyncio.run(_parked(service.address, pid)) / (NUM_PARKED * PARKED_S)
+        costs[PROBE] = asyncio.run(_parked(service.address, pid, yardstick)) / (
+            NUM_PARKED * PARKED_S
+        )
     return costs
 
 
-async def _parked(address: str, pid: int) -> float:
+async def _parked(address: str, pid: int, yardstick: Yardstick) -> float:
     """CPU seconds in which nothing happens but that claims wait, each for another client."""
     clients = [await tq.connect_async(address, timeout_s=60.0) for _ in range(NUM_PARKED)]
     try:
         claims = [asyncio.create_task(_wait(client)) for client in clients]
         await asyncio.sleep(2.0)
-        with _thread_time(pid) as spent:
+        with _thread_time(pid, yardstick) as spent:
             await asyncio.sleep(PARKED_S)
         for claim in claims:
             claim.cancel()
@@ -84,9 +88,11 @@ async def _wait(client: tq.AsyncClient) -> None:
 
 
 @contextmanager
-def _thread_time(pid: int) -> Iterator[Spent]:
+def _thread_time(pid: int, yardstick: Yardstick) -> Iterator[Spent]:
     """CPU time of a process's main thread over the block. Its I/O thread has a core of its own."""
+    slow = yardstick.slowness()
     path, spent = Path(f"/proc/{pid}/task/{pid}/schedstat"), Spent()
     before_ns = int(path.read_text().split()[0])
     yield spent
-    spent.seconds = (int(path.read_text().split()[0]) - before_ns) / 1e9
+    seconds = (int(path.read_text().split()[0]) - before_ns) / 1e9
+    spent.seconds = seconds / ((slow + yardstick.slowness()) / 2)

@@ -1,9 +1,9 @@
 """A fleet of workers on one coordinator: the real control plane, driven with simulated time.
 
 Every message waits for those before it, as at a server with one thread. It then takes what the
-control plane's own call took just now, measured, and the rest of the message: decoding, encoding,
-socket and journal, as `costs` has measured them. So what depends on how much there is (waiting
-claims, rows, leases) is what it is at that size, and nothing is assumed of it.
+control plane's own call took just now, measured (by `yardstick`), and the rest of the message:
+decoding, encoding, socket and journal, as `costs` has measured them. So what depends on how much
+there is (waiting claims, rows, leases) is what it is at that size, and nothing is assumed of it.
 
 A worker claims ``n`` samples for its task, works, puts one field of them (which a shard tells the
 coordinator) and acks; a feeder keeps more samples ready than are asked for; samples that all tasks
@@ -31,9 +31,14 @@ from transferqueue.coordinator.uid_ranges import split_by_slot
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tests.benchmarks.simulation.yardstick import Yardstick
+
 TASKS = ("reference", "reward", "critic", "actor")
 FEED_ROWS = 4096
 NUM_SLOTS = 8
+PACE_EVERY = 32
+"""Messages between two looks at how fast the machine is."""
+
 SPEC = ("float32", (8,), None, "tensor")
 TRIP_S = 0.0002
 """From a worker to the coordinator, or back."""
@@ -56,8 +61,16 @@ class Fleet:
     """``edge_s``: by kind of message, what it costs beside the control plane."""
 
     def __init__(
-        self, *, workers: int, work_s: float, n: int, edge_s: Mapping[str, float], seed: int = 0
+        self,
+        *,
+        workers: int,
+        work_s: float,
+        n: int,
+        edge_s: Mapping[str, float],
+        yardstick: Yardstick,
+        seed: int = 0,
     ) -> None:
+        self._yardstick, self._slowness, self._num_served = yardstick, 1.0, 0
         self._workers, self._work_s, self._n, self._edge_s = workers, work_s, n, edge_s
         self._rng = random.Random(seed)
         self._plane = ControlPlane()
@@ -85,7 +98,8 @@ class Fleet:
             now_s, _, act = heapq.heappop(self._events)
             act(now_s)
             if not self._measuring and self.outcome.cycles >= warm_cycles:
-                self._measuring, started_s, self.outcome.busy_s = True, now_s, 0.0
+                self._measuring, self.outcome.busy_s = True, 0.0
+                started_s = max(now_s, self._free_at_s)
                 self.outcome.claim_s.clear()
         self.outcome.cycles -= warm_cycles
         self.outcome.span_s = max(now_s, self._free_at_s) - started_s
@@ -99,9 +113,12 @@ class Fleet:
     def _serve(self, kind: str, arrived_s: float, call: Callable[[float], list[Any]]) -> None:
         """One message: it begins when those before it are done."""
         begin_s = max(arrived_s, self._free_at_s)
+        if self._num_served % PACE_EVERY == 0:
+            self._slowness = self._yardstick.slowness()
+        self._num_served += 1
         before_s = time.thread_time()
         effects = call(begin_s)
-        plane_s = time.thread_time() - before_s
+        plane_s = (time.thread_time() - before_s) / self._slowness
         self.outcome.plane_s.setdefault(kind, []).append(plane_s)
         took_s = plane_s + self._edge_s.get(kind, 0.0)
         self.outcome.busy_s += took_s
