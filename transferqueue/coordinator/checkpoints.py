@@ -169,11 +169,13 @@ class Checkpoints:
             return
         was_writing = current.round.phase is Phase.WRITING
         orders = current.round.advance(self._links.next_events, now_s)
+        self._order(current, orders)
+        # Nothing else is done in between, so this is the state at the orders; shards need not wait
+        # for it.
         if current.round.phase is Phase.WRITING and not was_writing:
             records = list(self._dump())
             at = os.path.join(current.writer.folder, FILE)
             current.own = Background(lambda: write_records(at, records), self._loop.wake)
-        self._order(current, orders)
         self._publish(current, current.writer)
 
     def _publish(self, current: _UnderWay, writer: CheckpointWriter) -> None:
