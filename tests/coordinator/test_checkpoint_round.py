@@ -91,3 +91,18 @@ def test_it_is_saved_when_every_shard_has_written() -> None:
     made.answered(0, ops.CUT, {"saved": {**saved, "stretches": []}})
     assert made.is_saved
     assert made.advance({0: 1}, NOW_S) == []
+
+
+def test_who_has_not_answered_is_known_at_every_step() -> None:
+    made = Round([0, 1])
+    made.answered(1, ops.PREPARE, {})
+    assert made.unanswered == [0]
+    made = holding(0, 1)
+    assert made.unanswered == [0, 1]
+    made.answered(0, ops.HOLD, held(committed=["a"]))
+    made.answered(1, ops.HOLD, held(under_way=["a"]))
+    made.advance({0: 1, 1: 1}, NOW_S)
+    assert made.unanswered == [1]
+    made.answered(1, ops.HOLD, held(committed=["a"]))
+    made.advance({0: 1, 1: 1}, NOW_S)
+    assert made.unanswered == [0, 1]

@@ -66,6 +66,17 @@ class Round:
         """Whether every shard's part is on the disk."""
         return self.phase is Phase.WRITING and len(self.saved) == len(self.slots)
 
+    @property
+    def unanswered(self) -> list[int]:
+        """Shards that have not carried out the last order."""
+        answered = {
+            Phase.PREPARING: self._prepared,
+            Phase.HOLDING: self._held.keys(),
+            Phase.SETTLING: self._held.keys(),
+            Phase.WRITING: self.saved.keys(),
+        }[self.phase]
+        return [slot for slot in self.slots if slot not in answered]
+
     def answered(self, slot: int, step: str, body: Mapping[str, Any]) -> None:
         """A shard has carried out an order."""
         if step == ops.PREPARE:

@@ -3,6 +3,7 @@ manifest is written when all of it is on the disk."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -30,6 +31,11 @@ SILENCE_S = 15.0
 """A shard says something every half second; after so long without a word it is not there."""
 
 
+STEPS_S = 30.0
+"""All steps before the bytes are written take milliseconds; after so long an order, or the answer
+to it, was lost with a connection."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _UnderWay:
     """The checkpoint that is being made."""
@@ -41,6 +47,8 @@ class _UnderWay:
     incarnations: dict[int, str]
     opening: Background[CheckpointWriter]
     writer: CheckpointWriter | None = None
+    ordered_s: float = math.inf
+    """When the shards were told to prepare."""
     own: Background[SavedFile] | None = None
     publishing: Background[None] | None = None
     began_s: float = field(default_factory=time.monotonic)
@@ -140,6 +148,9 @@ class Checkpoints:
                 f"not finished after {now_s - current.began_s:.1f} s ({current.round.phase.value})"
             )
             raise CheckpointFailed(current.path, "the coordinator", why)
+        if now_s - current.ordered_s > STEPS_S and current.round.phase is not Phase.WRITING:
+            who, phase = f"shards {current.round.unanswered}", current.round.phase.value
+            raise CheckpointFailed(current.path, who, f"no answer in {STEPS_S:.0f} s, {phase}")
         for slot, incarnation in current.incarnations.items():
             if self._links.incarnations.get(slot) != incarnation:
                 raise CheckpointFailed(current.path, f"shard {slot}", "was started again meanwhile")
@@ -153,16 +164,18 @@ class Checkpoints:
             if current.opening.has_ended:
                 current.writer = writer = current.opening.result()
                 body = {"folder": writer.folder, "token": writer.token}
-                slots = current.round.slots
+                current.ordered_s, slots = now_s, current.round.slots
                 self._order(current, [Order(slot=s, step=ops.PREPARE, body=body) for s in slots])
             return
         was_writing = current.round.phase is Phase.WRITING
         orders = current.round.advance(self._links.next_events, now_s)
+        self._order(current, orders)
+        # Nothing else is done in between, so this is the state at the orders; shards need not wait
+        # for it.
         if current.round.phase is Phase.WRITING and not was_writing:
             records = list(self._dump())
             at = os.path.join(current.writer.folder, FILE)
             current.own = Background(lambda: write_records(at, records), self._loop.wake)
-        self._order(current, orders)
         self._publish(current, current.writer)
 
     def _publish(self, current: _UnderWay, writer: CheckpointWriter) -> None:

@@ -67,13 +67,13 @@ class TagColumn:
         self._present[rows] = True
 
     def _codes(self, strings: NDArray[Any]) -> NDArray[np.int32]:
-        unique, inverse = np.unique(strings, return_inverse=True)
-        for string in unique.tolist():
+        # Sorting 1,000,000 strings takes numpy 3.5 s, looking each up in a dict 0.1 s.
+        listed = strings.tolist()
+        for string in dict.fromkeys(listed):
             if string not in self._code_of:
                 self._code_of[string] = len(self._strings)
                 self._strings.append(string)
-        codes = np.fromiter(map(self._code_of.__getitem__, unique.tolist()), np.int32, len(unique))
-        return codes[inverse]
+        return np.fromiter(map(self._code_of.__getitem__, listed), np.int32, len(listed))
 
     def present(self, rows: Rows | slice) -> NDArray[np.bool_]:
         """Which rows have the tag."""

@@ -171,7 +171,8 @@ class ShardCheckpoints:
 
     def tick(self, now_s: float) -> None:
         if self._hold.until_s is not None and now_s >= self._hold.until_s:
-            self._end_hold()
+            why = "the cut was not ordered in time, so it let its clients go on"
+            self._fail(CheckpointFailed(self._folder, self._name, why))
         if self._is_waiting_for_parts and not self._is_awaited_under_way():
             self._is_waiting_for_parts = False
             self._tell_held()
