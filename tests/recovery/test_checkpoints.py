@@ -38,6 +38,7 @@ from transferqueue.errors import (
 from transferqueue.net.calls import Call as NetCall
 from transferqueue.net.calls import raise_first
 from transferqueue.net.sync_channel import run_blocking
+from transferqueue.service.joining import join
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayWriter
 from transferqueue.wire.put import ColumnPlan, PutPlan
@@ -696,6 +697,32 @@ def test_a_shard_serves_while_it_writes(tmp_path: Path, monkeypatch: pytest.Monk
             assert torch.equal(other.get_columns(saved)["x"], rows)
         assert len(other.select("p", fields=["x"])) == 8
         assert len(other.select("p", fields=["y"])) == 0
+
+
+def test_a_shard_that_joins_while_it_is_made_ends_it_and_the_next_one_has_its_rows(
+    interrupted: Interrupted,
+) -> None:
+    call = Call(interrupted.service.address, interrupted.path)
+    interrupted.wait_for_folder()
+    joined: list[Any] = []  # returns when the status of every shard is known, the stopped one's too
+    joining = threading.Thread(
+        target=lambda: joined.append(join(interrupted.service.address, budget_bytes=32 * MIB))
+    )
+    joining.start()
+    call.join(30)
+    interrupted.resume()
+    joining.join(30)
+    with joined[0]:
+        assert isinstance(call.error, CheckpointFailed)
+        assert f"shard {joined[0].slots[0]}: joined meanwhile" in str(call.error)
+        assert read_manifest(str(interrupted.path)) == interrupted.good
+        with tq.connect(interrupted.service.address) as client:
+            more = [client.put({"x": torch.full((8, 3000), 100 + n)}) for n in range(6)]
+            assert len({uid >> 48 for handle in more for uid in handle.uids.tolist()}) == 3
+            client.checkpoint(interrupted.path)
+        with restored(interrupted.path, 2) as again, tq.connect(again.address) as other:
+            for n, handle in enumerate(more):
+                assert (other.get_columns(handle)["x"] == 100 + n).all()
 
 
 def test_a_hold_ends_by_itself_when_the_order_to_cut_is_lost(

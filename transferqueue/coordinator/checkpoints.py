@@ -151,9 +151,16 @@ class Checkpoints:
         if now_s - current.ordered_s > STEPS_S and current.round.phase is not Phase.WRITING:
             who, phase = f"shards {current.round.unanswered}", current.round.phase.value
             raise CheckpointFailed(current.path, who, f"no answer in {STEPS_S:.0f} s, {phase}")
+        here = self._links.incarnations
+        joined = here.keys() - current.incarnations.keys()
+        if joined and current.round.phase is not Phase.WRITING:
+            # It was not told to hold, and may have parts of puts.
+            who = f"shard {min(joined)}"
+            raise CheckpointFailed(current.path, who, "joined meanwhile, so ask again")
         for slot, incarnation in current.incarnations.items():
-            if self._links.incarnations.get(slot) != incarnation:
-                raise CheckpointFailed(current.path, f"shard {slot}", "was started again meanwhile")
+            if here.get(slot) != incarnation:
+                why = "was started again meanwhile" if slot in here else "is gone"
+                raise CheckpointFailed(current.path, f"shard {slot}", why)
             silent_s = now_s - self._links.heard_s(slot)
             if silent_s > SILENCE_S and slot not in current.round.saved:
                 why = f"not heard for {silent_s:.0f} s"
