@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,21 +141,52 @@ def test_over_tcp_it_needs_the_services_own_key(tmp_path: Path) -> None:
             run_blocking(client._ops.upkeep.join())
 
 
+def test_a_drained_shard_takes_no_new_samples_and_keeps_what_it_has(service: tq.Service) -> None:
+    with (
+        tq.connect(service.address) as client,
+        join(service.address, budget_bytes=BUDGET) as joined,
+    ):
+        assert slots(client) == [0, 1]
+        handle = put_on(client, 1, x=torch.ones(3))
+        assert joined.drain() == 3
+        elsewhere = [client.put({"x": torch.ones(1)}) for _ in range(6)]
+        assert {int(other.uids[0]) >> 48 for other in elsewhere} == {0}
+        client.put({"y": torch.ones(3)}, handle=handle)
+        clearing = threading.Timer(0.3, client.clear, [handle])
+        clearing.start()
+        assert joined.drain(timeout_s=20) == 0
+        clearing.join()
+
+
 def test_the_command_line_joins(service: tq.Service) -> None:
     command = [sys.executable, "-m", "transferqueue.service.cli", "serve"]
     joining = subprocess.Popen(
         [*command, "--join", service.address, "--budget-mib", "16"],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert joining.stdout is not None
     assert joining.stdout.readline().split() == ["joined", service.address]
     assert joining.stdout.readline().split() == ["shards", "1"]
     with tq.connect(service.address) as client:
         assert slots(client) == [0, 1]
+        put_on(client, 1, x=torch.ones(3))
         joining.terminate()
         assert joining.wait(timeout=30) == 0
         assert slots(client) == [0]
+    assert joining.stderr is not None
+    assert "lost      3 samples" in joining.stderr.read()
     joining.stdout.close()
+    joining.stderr.close()
+
+
+def test_it_ends_also_when_the_service_has_ended_before() -> None:
+    with tq.serve(budget_bytes=BUDGET) as service:
+        joined = join(service.address, budget_bytes=BUDGET)
+    with pytest.raises(errors.ServiceUnreachable):
+        joined.drain()
+    joined.close()
+    joined.close()
+    assert not list(Path("/dev/shm").glob(f"*{joined.service_id}*"))
 
 
 @pytest.mark.parametrize("num_shards", [1, 2])

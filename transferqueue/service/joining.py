@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,24 @@ class JoinedShards(Closing):
                     why = f"{self.address} has not heard of it"
                     raise ServiceFailed(f"shard {missing[0]}", why)
                 time.sleep(POLL_EVERY_S)
+
+    def drain(self, *, timeout_s: float = 0.0) -> int:
+        """Take no new samples from now on; clients put them elsewhere. Waits up to ``timeout_s``
+        for those that are there to be consumed or cleared. Returns how many are left, which go
+        with these shards."""
+        for pid in self.pids.values():
+            os.kill(pid, signal.SIGUSR1)
+        deadline_s = time.monotonic() + timeout_s
+        with self._connect(FAREWELL_S) as client:
+            while num_rows := self._num_rows(client):
+                if time.monotonic() >= deadline_s:
+                    break
+                time.sleep(POLL_EVERY_S)
+        return num_rows
+
+    def _num_rows(self, client: Client) -> int:
+        shards = client.status()["shards"]
+        return sum(int(shard["rows"]) for shard in shards if shard["slot"] in self.slots)
 
     def close(self) -> None:
         """End the shards, and say that they will not come back. Idempotent."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from transferqueue.closing import Closing
+from transferqueue.errors import ServiceUnreachable
 
 
 @click.command()
@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     help="With --join over tcp://: the service.key that lies beside the service's client.key.",
 )
 @click.option("--restore", metavar="PATH", help="Begin with the checkpoint in this folder.")
+@click.option(
+    "--drain-s",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="With --join: when told to end, take no new samples and wait for the others to go.",
+)
 def serve(
     shards: int,
     budget_mib: int,
@@ -48,14 +55,15 @@ def serve(
     no_encryption: bool,  # noqa: FBT001 - click's
     join: str | None,
     service_key: Path | None,
+    drain_s: float,
 ) -> None:
     """Run a service until SIGINT or SIGTERM.
 
     Prints its address and where its client key lies. With --join this host adds shards to a
     service that runs, until it is told to end: their samples are gone then.
     """
-    if service_key is not None and join is None:
-        raise click.UsageError("--service-key goes with --join")
+    if join is None and (service_key is not None or drain_s):
+        raise click.UsageError("--service-key and --drain-s go with --join")
     if restore is not None and join is not None:
         raise click.UsageError("--restore begins a service, --join does not")
     stop = threading.Event()
@@ -68,31 +76,40 @@ def serve(
         "arena_dir": arena_dir,
         "prefault": prefault,
     }
-    with (
-        _serve(common, encrypt=not no_encryption, samplers=samplers, restore=restore)
-        if join is None
-        else _join(common, join, service_key)
-    ):
+    if join is None:
+        begun = {"samplers": samplers, "restore": restore, "encrypt": not no_encryption}
+        _serve({**common, **begun}, stop)
+    else:
+        _join(common, stop, join, service_key, drain_s)
+
+
+def _serve(settings: dict[str, Any], stop: threading.Event) -> None:
+    from transferqueue.service.embedded import serve as start
+
+    with start(**settings) as service:
+        click.echo(f"address   {service.address}")
+        click.echo(f"key file  {service.key_file}")
         sys.stdout.flush()
         stop.wait()
 
 
-def _serve(
-    common: dict[str, Any], *, encrypt: bool, samplers: tuple[str, ...], restore: str | None
-) -> Closing:
-    from transferqueue.service.embedded import serve as start
-
-    service = start(**common, encrypt=encrypt, samplers=samplers, restore=restore)
-    click.echo(f"address   {service.address}")
-    click.echo(f"key file  {service.key_file}")
-    return service
-
-
-def _join(common: dict[str, Any], address: str, service_key: Path | None) -> Closing:
+def _join(
+    common: dict[str, Any],
+    stop: threading.Event,
+    address: str,
+    service_key: Path | None,
+    drain_s: float,
+) -> None:
     from transferqueue.service.joining import join, load_service_keys
 
     keys = None if service_key is None else load_service_keys(service_key)
-    joined = join(address, keys=keys, **common)
-    click.echo(f"joined    {address}")
-    click.echo(f"shards    {' '.join(map(str, joined.slots))}")
-    return joined
+    with join(address, keys=keys, **common) as joined:
+        click.echo(f"joined    {address}")
+        click.echo(f"shards    {' '.join(map(str, joined.slots))}")
+        sys.stdout.flush()
+        stop.wait()
+        num_lost = 0
+        with contextlib.suppress(ServiceUnreachable):  # it ended before
+            num_lost = joined.drain(timeout_s=drain_s)
+        if num_lost:
+            click.echo(f"lost      {num_lost:,} samples that were still here", err=True)
