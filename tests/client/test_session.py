@@ -26,7 +26,7 @@ def shard(slot: int, **facts: object) -> dict[str, object]:
 
 
 def session(*shards: dict[str, object], transport: Transport = Transport.AUTO) -> Session:
-    hello = {"service_id": "s", "shards": list(shards)}
+    hello = {"service_id": "s", "homes": None, "shards": list(shards)}
     return Session(coordinator="tcp://10.0.0.9:7000", hello=hello, transport=transport)
 
 
@@ -36,7 +36,7 @@ def test_a_client_keeps_its_name_when_it_looks_again() -> None:
     assert name.startswith(f"{socket.gethostname()[:64]}:{os.getpid()}/")
     assert session(shard(0)).client_id != name
     seen.client_id = "shared"
-    seen.hear({"shards": [shard(0), shard(1)]})
+    seen.hear({"homes": None, "shards": [shard(0), shard(1)]})
     assert seen.client_id == "shared"
 
 
@@ -45,7 +45,7 @@ def test_shards_come_and_go_as_the_coordinator_says() -> None:
     assert not seen.knows(1)
     with pytest.raises(RowsLost):
         seen.shard(1)
-    seen.hear({"shards": [shard(1)]})
+    seen.hear({"homes": None, "shards": [shard(1)]})
     assert seen.knows(1)
     assert not seen.knows(0)
     assert [entry["slot"] for entry in seen.directory] == [1]
