@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pytest
 
+from transferqueue.coordinator.leases import Ending
 from transferqueue.coordinator.predicate import tag
 from transferqueue.coordinator.samplers import (
     Fifo,
@@ -187,6 +188,18 @@ def test_a_row_that_is_given_too_often_is_a_dead_letter(driver: Driver) -> None:
     assert driver.take(1).uids.tolist() == uids[1:].tolist()
     assert driver.plane.dead_letters("train", "t").uids.tolist() == uids[:1].tolist()
     assert driver.status()["tasks"]["t"]["dead_letter"] == 1
+
+
+def test_a_claim_that_nobody_heard_of_is_as_if_it_had_not_been_made(driver: Driver) -> None:
+    driver.declare(tasks=("t",), max_deliveries=1)
+    driver.put(2)
+    unheard = driver.take(2).claim_id
+    driver.carry_out(driver.plane.give_back(unheard, now_s=driver.now_s, ending=Ending.UNHEARD))
+    assert driver.status()["rows_handed_out"] == 0
+    heard = driver.take(2)
+    assert heard.deliveries.tolist() == [1, 1]
+    driver.give_back(heard)
+    assert driver.status()["tasks"]["t"]["dead_letter"] == 2
 
 
 def test_rows_that_were_cleared_while_claimed_are_acked_in_silence(driver: Driver) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from transferqueue.coordinator.choice import choose_rows
 from transferqueue.coordinator.effects import Effect, Grant, Refuse, Reply
-from transferqueue.coordinator.leases import Lease, Leases
+from transferqueue.coordinator.leases import Ending, Lease, Leases
 from transferqueue.coordinator.replicas import Holding, ReplicaLine, SharedBatch
 from transferqueue.coordinator.row_set import NO_ROWS, Rows
 from transferqueue.coordinator.table import Table, TaskState
@@ -303,16 +303,18 @@ class Claims:
             self._table.set_state(lease.task, rows, TaskState.ACKED)
         return rows
 
-    def give_back(self, lease: Lease, *, may_bury: bool = True) -> Rows:
-        """A closed lease was not acked. Returns the rows that are free again, or, when that was no
-        fault of the service's (``may_bury``), dead letters."""
+    def give_back(self, lease: Lease, ending: Ending = Ending.RETURNED) -> Rows:
+        """A closed lease was not acked. Returns the rows that are free again, or dead letters."""
         if lease.batch is not None and not lease.batch.line.let_go(lease.batch, lease.replica):
             return NO_ROWS
         rows = self._claimed_rows(lease)
+        if ending is Ending.UNHEARD:
+            self._table.take_delivery_back(lease.task, rows)
+            self._quota.rows_handed_out -= len(rows)
         if not lease.exclusive:
             return rows
         self._table.set_state(lease.task, rows, TaskState.FREE)
-        if self.max_deliveries is not None and may_bury:
+        if self.max_deliveries is not None and ending is Ending.RETURNED:
             dead = self._table.deliveries(lease.task, rows) >= self.max_deliveries
             self._table.set_state(lease.task, rows[dead], TaskState.DEAD_LETTER)
         return rows

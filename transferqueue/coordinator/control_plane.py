@@ -17,6 +17,7 @@ import numpy as np
 from transferqueue.coordinator import reports
 from transferqueue.coordinator.discards import discard
 from transferqueue.coordinator.effects import ClientId, Effect, Refuse, WaiterId
+from transferqueue.coordinator.leases import Ending
 from transferqueue.coordinator.operator_side import OperatorSide
 from transferqueue.coordinator.predicate import Predicate
 from transferqueue.coordinator.requests import (
@@ -171,14 +172,18 @@ class ControlPlane(OperatorSide):
             effects += discard(partition, drop, now_s)[1]
         return self._finish(effects)
 
-    def give_back(self, claim_id: int, *, now_s: float) -> list[Effect]:
+    def give_back(
+        self, claim_id: int, *, now_s: float, ending: Ending = Ending.RETURNED
+    ) -> list[Effect]:
         """Let the task's next claim have them."""
         self._leases.get(claim_id, now_s)
-        return self._give_back(self._leases.close(claim_id), now_s)
+        return self._give_back(self._leases.close(claim_id), now_s, ending)
 
-    def _give_back(self, lease: Lease, now_s: float) -> list[Effect]:
+    def _give_back(
+        self, lease: Lease, now_s: float, ending: Ending = Ending.RETURNED
+    ) -> list[Effect]:
         partition = self._partitions.get(lease.partition)
-        return [] if partition is None else self._finish(partition.give_back(lease, now_s))
+        return [] if partition is None else self._finish(partition.give_back(lease, now_s, ending))
 
     def unclaim_all(self, now_s: float) -> None:
         """No claim is out any more, and its rows are free again: the service was restored, and
@@ -188,7 +193,7 @@ class ControlPlane(OperatorSide):
             self._leases.expire(lease.claim_id, now_s)
             partition = self._partitions.get(lease.partition)
             if partition is not None:
-                self._finish(partition.give_back(lease, now_s, may_bury=False))
+                self._finish(partition.give_back(lease, now_s, Ending.RESTORED))
 
     def shift_clock(self, delta_s: float) -> None:
         """Another clock than that of the instants in here counts from now on. Nothing waits, and

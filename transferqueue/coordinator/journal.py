@@ -14,6 +14,7 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.coordinator.leases import Ending, Lease
 from transferqueue.errors import ServiceFailed
 from transferqueue.journal.records import Record
 from transferqueue.wire.arrays import ArrayWriter
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from transferqueue.coordinator.claims import Claims
-    from transferqueue.coordinator.leases import Lease
     from transferqueue.coordinator.policy import PartitionPolicy
     from transferqueue.journal.file import JournalFile
     from transferqueue.net.server import Reply
@@ -131,8 +131,16 @@ class CoordinatorJournal:
         self._write(ACKED, body, arrays, told=told)
         self._forget(claim_id)
 
-    def given_back(self, claim_id: int, now_s: float, told: Told | None = None) -> None:
-        self._write(GIVEN_BACK, {"claim": claim_id, "at_s": now_s}, told=told)
+    def given_back(
+        self,
+        claim_id: int,
+        now_s: float,
+        told: Told | None = None,
+        *,
+        ending: Ending = Ending.RETURNED,
+    ) -> None:
+        body = {"claim": claim_id, "at_s": now_s, "ending": ending.value}
+        self._write(GIVEN_BACK, body, told=told)
         self._forget(claim_id)
 
     def extended(self, claim_id: int, lease_s: float, now_s: float, told: Told) -> None:

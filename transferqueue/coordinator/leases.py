@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from transferqueue.coordinator.deadlines import Deadlines
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
 
 REMEMBERED_CLAIMS = 65_536
 """How many closed claims are remembered, to say what became of them."""
+
+
+class Ending(Enum):
+    """How a claim came to its end without an ack."""
+
+    RETURNED = "returned"
+    """Its samples were delivered in vain: it was given back, or its lease ran out."""
+    UNHEARD = "unheard"
+    """Its answer reached nobody: it is as if it had not been made."""
+    RESTORED = "restored"
+    """The service was saved and restored meanwhile; it was delivered, and did not fail."""
 
 
 @dataclass(slots=True, kw_only=True)

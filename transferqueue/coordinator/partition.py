@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from transferqueue.coordinator.feeds import Feed
-    from transferqueue.coordinator.leases import Lease, Leases
+    from transferqueue.coordinator.leases import Ending, Lease, Leases
     from transferqueue.coordinator.policy import PartitionPolicy
     from transferqueue.coordinator.specs import Spec
     from transferqueue.coordinator.tag_values import TagValues
@@ -344,9 +344,9 @@ class Partition:
         effects += self.claims.serve(self.feeds.of_task(lease.task), now_s)
         return effects + self.settle(now_s)
 
-    def give_back(self, lease: Lease, now_s: float, *, may_bury: bool = True) -> list[Effect]:
-        """The rows of a closed lease are free again, or dead letters (``may_bury``)."""
-        rows = self.claims.give_back(lease, may_bury=may_bury)
+    def give_back(self, lease: Lease, now_s: float, ending: Ending) -> list[Effect]:
+        """The rows of a closed lease are free again, or dead letters."""
+        rows = self.claims.give_back(lease, ending)
         effects = discards.let_go(self, lease)
         effects += self.free(self.lifetimes.after_claim(rows, now_s))
         rows = rows[self.table.is_live(rows)]

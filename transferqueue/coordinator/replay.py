@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.coordinator import discards, dump, journal
-from transferqueue.coordinator.leases import Lease
+from transferqueue.coordinator.leases import Ending, Lease
 from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.coordinator.replicas import Holding
 from transferqueue.coordinator.requests import committed_tags
@@ -250,7 +250,8 @@ class Replay:
         lease = self._ended(record)
         partition = self._plane.partitions.get(lease.partition)
         if partition is not None:
-            partition.give_back(lease, float(record.body["at_s"]))
+            ending = Ending(record.body["ending"])
+            partition.give_back(lease, float(record.body["at_s"]), ending)
 
     def _extended(self, record: Record) -> None:
         body = record.body

@@ -11,14 +11,10 @@ from transferqueue.coordinator.answers import answer_message
 from transferqueue.coordinator.checkpoints import Checkpoints
 from transferqueue.coordinator.control_plane import ControlPlane
 from transferqueue.coordinator.dump import dump, live_bytes
-from transferqueue.coordinator.effects import (
-    Effect,
-    FreeRows,
-    Grant,
-    Refuse,
-)
+from transferqueue.coordinator.effects import Effect, FreeRows, Grant, Refuse
 from transferqueue.coordinator.gate import Gate
 from transferqueue.coordinator.greetings import Greetings
+from transferqueue.coordinator.leases import Ending
 from transferqueue.coordinator.limit_notices import LimitNotices
 from transferqueue.coordinator.opening import open_journal
 from transferqueue.coordinator.parked import ParkedRequests
@@ -253,8 +249,8 @@ class CoordinatorServer:
         claim_id = self._granted.take_back(key)
         if claim_id is not None:
             with contextlib.suppress(ClaimError):
-                effects = self._plane.give_back(claim_id, now_s=now_s)
-                self._journal.given_back(claim_id, now_s)
+                effects = self._plane.give_back(claim_id, now_s=now_s, ending=Ending.UNHEARD)
+                self._journal.given_back(claim_id, now_s, ending=Ending.UNHEARD)
                 self._carry_out(effects)
 
     # -- clients and shards ---------------------------------------------------------------------

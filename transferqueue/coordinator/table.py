@@ -338,6 +338,13 @@ class Table:
             values >> 2 < MAX_DELIVERIES, values + np.uint8(_ONE_DELIVERY), values
         )
 
+    def take_delivery_back(self, task: str, rows: Rows) -> None:
+        """One delivery of these rows was none. Of a row with too many to count nothing changes."""
+        column = self._tasks[task]
+        values = column[rows]
+        is_counted = (values >> 2 > 0) & (values >> 2 < MAX_DELIVERIES)
+        column[rows] = np.where(is_counted, values - np.uint8(_ONE_DELIVERY), values)
+
     def deliveries(self, task: str, rows: Rows) -> NDArray[np.uint8]:
         """How often each row was delivered to the task."""
         column = self._tasks.get(task)
