@@ -83,7 +83,8 @@ class ServiceConfig:
     """On threads of this process, for itself alone, rather than as child processes."""
     samplers: tuple[str, ...] = ()
     """``module:Class`` of own samplers that claims may ask for. The coordinator imports them when
-    it starts; those under the entry point ``transferqueue.samplers`` need not be named."""
+    it starts; those under the entry point ``transferqueue.samplers`` need not be named. One that
+    takes longer than a second to choose fails its claim, except with ``in_process``."""
     start_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
