@@ -536,8 +536,9 @@ class ControlPlaneMachine(RuleBasedStateMachine):
             self.let_go(claim_id, acks=True)
             self.carry_out(self.plane.ack(claim_id, now_s=self.now_s))
         elif self.room:
-            slot, n, _ = self.room.pop(0)
-            self.put_rows(n, slot, FIELDS, [3] * n)
+            slot, n, num_bytes = self.room.pop(0)
+            # Of as many bytes as were asked for; what the rows lack comes later.
+            self.put_rows(n, slot, FIELDS[: num_bytes // (32 * n)], [3] * n)
         else:
             return self.complete_a_row() or self.try_again() or self.consume()
         return True
