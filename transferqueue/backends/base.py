@@ -186,6 +186,12 @@ class Backend(Closing):
         Valid as long as the view lives, even after ``close``; unchanged until they are freed.
         """
 
+    def lies_in_memory(self, addresses: Int64s) -> bool:
+        """Whether ``readable`` of ranges that begin here costs no copy: they lie in memory of
+        this process. Only such ranges are mapped by clients, of a backend that is ``mappable``."""
+        del addresses
+        return False
+
     @abstractmethod
     def free(self, addresses: Int64s, nbytes: Int64s) -> None:
         """Return ranges, in any order and any pieces. Elements of size zero mean nothing.
