@@ -5,13 +5,14 @@ Environment variables are read in this file and nowhere else.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import ConfigError
 
@@ -64,8 +65,11 @@ class ServiceConfig:
     """Bytes that each shard may hold; over it puts wait, then raise ``StorageFull``."""
     backend: str = "shm"
     """Name of a backend of the ``transferqueue.backends`` entry points."""
+    backend_options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of that backend alone, by name; values that JSON has."""
     arena_dir: str | None = None
-    """Folder of the shared-memory arena; ``None``: ``$TRANSFERQUEUE_ARENA_DIR`` or ``/dev/shm``."""
+    """Folder of the backend's files. ``None``: of ``shm`` ``$TRANSFERQUEUE_ARENA_DIR`` or
+    ``/dev/shm``; ``disk`` must be given one."""
     host: str | None = None
     """Interface to listen on for other hosts, e.g. ``"10.0.0.5"``; ``None``: this host only."""
     encrypt: bool = True
@@ -98,6 +102,7 @@ class ServiceConfig:
         if self.start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s must be positive, got {self.start_timeout_s}")
         self._check_read_keys()
+        self._check_backend_options()
         if self.in_process and self.host is not None:
             raise ConfigError(
                 f"in_process=True serves this process alone, and host={self.host!r} others; leave "
@@ -110,6 +115,29 @@ class ServiceConfig:
             raise ConfigError(
                 f"host={self.host!r} would listen on every interface; name the one the workers use"
             )
+
+    def _check_backend_options(self) -> None:
+        try:
+            json.dumps(dict(self.backend_options))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"backend_options are values that JSON has: {error}") from error
+
+    @property
+    def arena_folder(self) -> str:
+        """Where files of the backend are, if it keeps any."""
+        return self.arena_dir or default_arena_dir()
+
+    def storage_settings(self) -> dict[str, Any]:
+        """What the process of a shard is told of where its bytes go; plain values."""
+        options = dict(self.backend_options)
+        if self.prefault:
+            options["prefault"] = True
+        return {
+            "backend": self.backend,
+            "backend_options": options,
+            "budget_bytes": self.budget_bytes,
+            "arena_dir": self.arena_dir,
+        }
 
     def _check_read_keys(self) -> None:
         for name, partitions in self.read_keys.items():

@@ -35,16 +35,24 @@ def heap_threads() -> Iterator[tq.Service]:
         yield service
 
 
-@pytest.fixture(params=["shm", "ipc", "tcp", "threads", "threads with the heap"])
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tq.Service]:
+    folder = str(tmp_path_factory.mktemp("disk"))
+    with tq.serve(shards=2, budget_bytes=16 << 20, backend="disk", arena_dir=folder) as service:
+        yield service
+
+
+@pytest.fixture(params=["shm", "ipc", "tcp", "threads", "threads with the heap", "disk"])
 def client(
     service: tq.Service,
     threads: tq.Service,
     heap_threads: tq.Service,
+    disk: tq.Service,
     request: pytest.FixtureRequest,
 ) -> Iterator[tq.Client]:
-    within = {"threads": threads, "threads with the heap": heap_threads}.get(request.param)
-    address = (within or service).address
-    transport = "auto" if within else request.param
+    others = {"threads": threads, "threads with the heap": heap_threads, "disk": disk}
+    address = others.get(request.param, service).address
+    transport = "auto" if request.param in others else request.param
     with tq.connect(address, timeout_s=10, transport=transport) as client:
         yield client
         for partition in client.status()["partitions"]:

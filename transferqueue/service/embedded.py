@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.backends.arena_owner import find_arena
 from transferqueue.checkpoint.restore_plan import RestorePlan, plan_restore
 from transferqueue.closing import Closing
-from transferqueue.config import ServiceConfig, default_arena_dir
+from transferqueue.config import ServiceConfig
 from transferqueue.coordinator.samplers.registry import path_of
 from transferqueue.errors import ConfigError
 from transferqueue.html import table_html
@@ -144,10 +144,7 @@ class Service(Closing):
                     "slot": slot,
                     "endpoints": [self._endpoint(f"shard-{slot}"), *self._tcp()],
                     "coordinator": coordinator,
-                    "backend": self.config.backend,
-                    "budget_bytes": self.config.budget_bytes,
-                    "arena_dir": self.config.arena_dir or default_arena_dir(),
-                    "prefault": self.config.prefault,
+                    **self.config.storage_settings(),
                     **({} if plan is None else plan.shard_settings(slot)),
                 },
             )
@@ -196,7 +193,7 @@ class Service(Closing):
             self._runtime_dir.remove()
 
     def _remove_arenas_of_killed_shards(self) -> None:
-        directory = self.config.arena_dir or default_arena_dir()
+        directory = self.config.arena_folder
         for slot in range(self.config.shards):
             arena = find_arena(directory, self._files_id, slot)
             if arena is not None:
@@ -226,6 +223,7 @@ def serve(
     shards: int = 1,
     budget_bytes: int = 4 << 30,
     backend: str = "shm",
+    backend_options: Mapping[str, Any] | None = None,
     arena_dir: str | None = None,
     host: str | None = None,
     encrypt: bool = True,
@@ -261,6 +259,7 @@ def serve(
         shards=shards,
         budget_bytes=budget_bytes,
         backend=backend,
+        backend_options=backend_options or {},
         arena_dir=arena_dir,
         host=host,
         encrypt=encrypt,

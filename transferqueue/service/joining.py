@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.backends.arena_owner import find_arena
 from transferqueue.client.connecting import connect
 from transferqueue.closing import Closing
-from transferqueue.config import ServiceConfig, default_arena_dir
+from transferqueue.config import ServiceConfig
 from transferqueue.errors import ConfigError, ServiceFailed, TransferQueueError
 from transferqueue.net.keys import ServiceKeys
 from transferqueue.net.sync_channel import run_blocking
@@ -107,10 +107,7 @@ class JoinedShards(Closing):
             "lineage": lineage,
             "endpoints": endpoints,
             "coordinator": self.address,
-            "backend": self.config.backend,
-            "budget_bytes": self.config.budget_bytes,
-            "arena_dir": self.config.arena_dir or default_arena_dir(),
-            "prefault": self.config.prefault,
+            **self.config.storage_settings(),
             "guardian_pid": os.getpid(),
         }
 
@@ -160,7 +157,7 @@ class JoinedShards(Closing):
         self._runtime_dir.remove()
 
     def _remove_arenas_of_killed_shards(self) -> None:
-        directory = self.config.arena_dir or default_arena_dir()
+        directory = self.config.arena_folder
         for slot in self.slots:
             arena = find_arena(directory, self.service_id, slot)
             if arena is not None:

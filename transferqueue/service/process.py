@@ -76,7 +76,7 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         backend=settings["backend"],
         budget_bytes=settings["budget_bytes"],
         arena_dir=settings["arena_dir"],
-        prefault=settings.get("prefault", False),
+        backend_options=settings["backend_options"],
         guardian_pid=settings.get("guardian_pid"),
         epoch=settings.get("epoch", 0),
         lineage=settings.get("lineage", ""),

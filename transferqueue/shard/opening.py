@@ -106,7 +106,7 @@ def _recovered(backend: Backend, config: BackendConfig) -> Recovery | None:
         records = None if path is None else read_journal(path)
         if records is None:
             raise JournalDamaged(str(path), 0, "there is none")
-        found = Recovery(config.slot)
+        found = Recovery(config.slot, backend.extents)
         found.replay(records, str(path))
         _adopt(backend, found, str(path))
     except JournalDamaged as error:

@@ -18,7 +18,7 @@ from transferqueue.fields import FieldSpec
 from transferqueue.journal.codes import read_runs, read_sizes
 from transferqueue.shard import journal, snapshot
 from transferqueue.shard.account import tags_left
-from transferqueue.shard.allocator import extents
+from transferqueue.shard.allocator import extents as arena_extents
 from transferqueue.shard.rows import Cells
 from transferqueue.shard.store import Committed, Store
 from transferqueue.uids import decode_uids
@@ -37,11 +37,14 @@ if TYPE_CHECKING:
 class _Replayed:
     """The space of a store while records are replayed."""
 
+    def __init__(self, extents: Callable[[Sequence[int]], np.ndarray]) -> None:
+        self._extents = extents
+
     def reserve(self, nbytes: Sequence[int]) -> np.ndarray | None:
         raise AssertionError("records bring their addresses")
 
     def extents(self, nbytes: Sequence[int]) -> np.ndarray:
-        return extents(nbytes)
+        return self._extents(nbytes)
 
     def free(self, addresses: np.ndarray, nbytes: np.ndarray) -> None:
         del addresses, nbytes
@@ -50,8 +53,11 @@ class _Replayed:
 class Recovery:
     """What is found. ``store`` serves once it was given its space (`Store.begin`)."""
 
-    def __init__(self, slot: int) -> None:
-        self.store = Store(slot=slot, space=_Replayed())
+    def __init__(
+        self, slot: int, extents: Callable[[Sequence[int]], np.ndarray] = arena_extents
+    ) -> None:
+        """``extents``: those of the backend whose journal it is."""
+        self.store = Store(slot=slot, space=_Replayed(extents))
         self.epoch = 0
         """Of the process that wrote last."""
         self.limited: list[str] = []

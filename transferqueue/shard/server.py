@@ -27,7 +27,7 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from transferqueue.journal.records import Record
     from transferqueue.net.keys import ServiceKeys
@@ -49,8 +49,8 @@ class ShardServer:
         keys: ServiceKeys | None,
         backend: str,
         budget_bytes: int,
-        arena_dir: str,
-        prefault: bool = False,
+        arena_dir: str | None,
+        backend_options: Mapping[str, Any] | None = None,
         guardian_pid: int | None = None,
         epoch: int = 0,
         lineage: str = "",
@@ -71,7 +71,7 @@ class ShardServer:
                 budget_bytes=budget_bytes,
                 directory=arena_dir,
                 guardian_pid=guardian_pid,
-                options={"prefault": True} if prefault else {},
+                options=backend_options or {},
             ),
             epoch=epoch,
             beginning=beginning,

@@ -10,7 +10,6 @@ from transferqueue.testing.backend_probe import (
     BUDGET_BYTES,
     Check,
     Maker,
-    expect,
     expect_bytes,
     free_in_pieces,
     opened,
@@ -19,6 +18,7 @@ from transferqueue.testing.backend_probe import (
     reserve,
     seal,
 )
+from transferqueue.testing.broken import expect
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

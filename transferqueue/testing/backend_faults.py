@@ -16,7 +16,6 @@ from transferqueue.testing.backend_probe import (
     BUDGET_BYTES,
     Check,
     Maker,
-    expect,
     expect_bytes,
     fresh_config,
     opened,
@@ -25,6 +24,7 @@ from transferqueue.testing.backend_probe import (
     recovering,
     reserve,
 )
+from transferqueue.testing.broken import expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.backends.base import Backend, BackendConfig
-from transferqueue.testing.broken import ContractBroken
+from transferqueue.testing.broken import ContractBroken, expect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,11 +23,6 @@ Maker = Callable[[BackendConfig], Backend]
 Check = Callable[[Maker], None]
 
 BUDGET_BYTES = 8 << 20
-
-
-def expect(condition: bool, message: str) -> None:  # noqa: FBT001
-    if not condition:
-        raise ContractBroken(message)
 
 
 def fresh_config() -> BackendConfig:
