@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,33 @@ def default_arena_dir() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpillConfig:
+    """Where slabs go that memory has no room for."""
+
+    directory: str
+    nbytes: int
+    """Room there for each shard."""
+    high: float
+    low: float
+    """Parts of the budget: see `ServiceConfig`."""
+
+    def __post_init__(self) -> None:
+        if type(self.nbytes) is not int or self.nbytes < MIB:
+            raise ConfigError(f"spill_bytes must be an int from 1 MiB on, got {self.nbytes!r}")
+        if not 0 <= self.low <= self.high <= 1:
+            raise ConfigError(
+                f"0 <= spill_low <= spill_high <= 1 must hold, got {self.low} and {self.high}"
+            )
+
+    def to_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> SpillConfig:
+        return cls(**plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
     """What a whole service needs to know to start."""
 
@@ -70,6 +97,14 @@ class ServiceConfig:
     arena_dir: str | None = None
     """Folder of the backend's files. ``None``: of ``shm`` ``$TRANSFERQUEUE_ARENA_DIR`` or
     ``/dev/shm``; ``disk`` must be given one."""
+    spill_dir: str | None = None
+    """Folder on a disk to which the coldest slabs go when memory fills up. Gets find them there."""
+    spill_bytes: int | None = None
+    """Room there for each shard. Where that is full too, puts wait as ever."""
+    spill_high: float = 0.9
+    """Of the budget in use, above which slabs go,"""
+    spill_low: float = 0.75
+    """until no more than this is in use."""
     host: str | None = None
     """Interface to listen on for other hosts, e.g. ``"10.0.0.5"``; ``None``: this host only."""
     encrypt: bool = True
@@ -103,6 +138,7 @@ class ServiceConfig:
             raise ConfigError(f"start_timeout_s must be positive, got {self.start_timeout_s}")
         self._check_read_keys()
         self._check_backend_options()
+        self.spill()
         if self.in_process and self.host is not None:
             raise ConfigError(
                 f"in_process=True serves this process alone, and host={self.host!r} others; leave "
@@ -115,6 +151,19 @@ class ServiceConfig:
             raise ConfigError(
                 f"host={self.host!r} would listen on every interface; name the one the workers use"
             )
+
+    def spill(self) -> SpillConfig | None:
+        """``None``: everything stays in memory."""
+        if self.spill_dir is None and self.spill_bytes is None:
+            return None
+        if self.spill_dir is None or self.spill_bytes is None:
+            raise ConfigError("spill_dir and spill_bytes go together; one of them is missing")
+        return SpillConfig(
+            directory=self.spill_dir,
+            nbytes=self.spill_bytes,
+            high=self.spill_high,
+            low=self.spill_low,
+        )
 
     def _check_backend_options(self) -> None:
         try:
@@ -129,7 +178,7 @@ class ServiceConfig:
 
     def storage_settings(self) -> dict[str, Any]:
         """What the process of a shard is told of where its bytes go; plain values."""
-        options = dict(self.backend_options)
+        options, spill = dict(self.backend_options), self.spill()
         if self.prefault:
             options["prefault"] = True
         return {
@@ -137,6 +186,7 @@ class ServiceConfig:
             "backend_options": options,
             "budget_bytes": self.budget_bytes,
             "arena_dir": self.arena_dir,
+            "spill": None if spill is None else spill.to_plain(),
         }
 
     def _check_read_keys(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 from transferqueue.backends.disk import DiskBackend
 from transferqueue.backends.heap import HeapBackend
 from transferqueue.backends.shm import ShmBackend
+from transferqueue.backends.tiered import TieredBackend, spill_config
 from transferqueue.testing.backend_contract import CHECKS, Faults, check_backend
 from transferqueue.testing.broken import ContractBroken
 from transferqueue.testing.leaks import no_leaks
@@ -44,10 +45,21 @@ def maker_of(name: str, folder: Path) -> Maker:
     return make
 
 
-@pytest.fixture(params=BACKENDS)
+def tiered(folder: Path) -> Maker:
+    def make(config: BackendConfig) -> Backend:
+        config = replace(config, directory=str(folder))
+        memory = ShmBackend.open(config)
+        disk = spill_config(config, directory=str(folder), nbytes=config.budget_bytes)
+        return TieredBackend(memory, DiskBackend.open(replace(disk, recover=memory.recovered)))
+
+    return make
+
+
+@pytest.fixture(params=[*BACKENDS, "tiered"])
 def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
+    name = request.param
     with no_leaks(str(tmp_path)):
-        yield maker_of(request.param, tmp_path)
+        yield tiered(tmp_path) if name == "tiered" else maker_of(name, tmp_path)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
