@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -244,6 +246,40 @@ def test_kills_while_slabs_move_lose_nothing(serve: Callable[..., tq.Service]) -
         client.clear(partition="default")
         assert spilled(client)["used_bytes"] == 0
         assert client.status()["shards"][0]["used_bytes"] == 0
+
+
+def test_a_checkpoint_has_what_was_spilled(
+    serve: Callable[..., tq.Service], tmp_path: Path
+) -> None:
+    saved = str(tmp_path / "saved")
+    with tq.connect(serve().address, timeout_s=60) as client:
+        handles = [client.put(rows(seed)) for seed in range(30)]
+        assert spilled(client)["slabs"] >= 10
+        client.checkpoint(saved)
+    restored = serve(restore=saved, budget_bytes=4 * BUDGET)
+    with tq.connect(restored.address, timeout_s=60) as client:
+        for seed, handle in enumerate(handles):
+            check(client, handle, seed)
+
+
+def test_the_command_line_serves_with_a_disk(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "transferqueue.service.cli", "serve", "--budget-mib", "16"]
+    server = subprocess.Popen(
+        [*command, "--spill-dir", str(tmp_path), "--spill-mib", "64"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    try:
+        with tq.connect(server.stdout.readline().split()[1], timeout_s=20) as client:
+            handles = [client.put(rows(seed)) for seed in range(30)]
+            assert spilled(client)["used_bytes"] > 10 * MIB
+            check(client, handles[0], 0)
+    finally:
+        server.terminate()
+        assert server.wait(timeout=20) == 0
+        server.stdout.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

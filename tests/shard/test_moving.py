@@ -40,6 +40,7 @@ class SpillingStoreMachine(StoreMachine):
             marks=Marks(high_bytes=BUDGET // 16, low_bytes=BUDGET // 32),
             wanted=lambda: self.wanted,
             on_free=lambda: None,
+            min_slab_bytes=1,
         )
 
     @rule(wanted=st.integers(0, BUDGET))

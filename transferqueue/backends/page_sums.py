@@ -3,7 +3,7 @@
 A page never holds bytes of two slabs (`RangeAllocator`, ``whole_pages``), and sealed bytes never
 change, so the sum of a page is right from ``seal`` until its last byte is freed, whichever of its
 rows went before. Pages rather than slabs, so that a get of some rows reads little more than those.
-CRC-32 of 4 KiB takes 3 µs here: 1.3 GB/s, more than most disks give.
+CRC-32 of 4 KiB takes 1.2 µs here: 3.4 GB/s.
 """
 
 from __future__ import annotations
