@@ -11,6 +11,7 @@ import torch
 
 import transferqueue as tq
 from transferqueue import errors
+from transferqueue.shard import spill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,15 +43,41 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tq.Service]:
         yield service
 
 
-@pytest.fixture(params=["shm", "ipc", "tcp", "threads", "threads with the heap", "disk"])
+@pytest.fixture(scope="module")
+def spilling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tq.Service]:
+    """Whatever nobody looks at is on the disk, however small it is."""
+    folder = str(tmp_path_factory.mktemp("spilling"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spill, "MIN_SLAB_BYTES", 1)
+        with tq.serve(
+            shards=2,
+            budget_bytes=16 << 20,
+            in_process=True,
+            spill_dir=folder,
+            spill_bytes=1 << 20,
+            spill_high=0.0,
+            spill_low=0.0,
+        ) as service:
+            yield service
+
+
+@pytest.fixture(
+    params=["shm", "ipc", "tcp", "threads", "threads with the heap", "disk", "spilling"]
+)
 def client(
     service: tq.Service,
     threads: tq.Service,
     heap_threads: tq.Service,
     disk: tq.Service,
+    spilling: tq.Service,
     request: pytest.FixtureRequest,
 ) -> Iterator[tq.Client]:
-    others = {"threads": threads, "threads with the heap": heap_threads, "disk": disk}
+    others = {
+        "threads": threads,
+        "threads with the heap": heap_threads,
+        "disk": disk,
+        "spilling": spilling,
+    }
     address = others.get(request.param, service).address
     transport = "auto" if request.param in others else request.param
     with tq.connect(address, timeout_s=10, transport=transport) as client:

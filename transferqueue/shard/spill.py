@@ -55,9 +55,9 @@ class Spill:
         marks: Marks,
         wanted: Callable[[], int],
         on_free: Callable[[], None],
-        min_slab_bytes: int = MIN_SLAB_BYTES,
+        min_slab_bytes: int | None = None,
     ) -> None:
-        self._min_slab_bytes = min_slab_bytes
+        self._min_slab_bytes = MIN_SLAB_BYTES if min_slab_bytes is None else min_slab_bytes
         self._store = store
         self._backend = backend
         self._journal = journal
