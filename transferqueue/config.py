@@ -5,13 +5,14 @@ Environment variables are read in this file and nowhere else.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import ConfigError
 
@@ -56,6 +57,33 @@ def default_arena_dir() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpillConfig:
+    """Where slabs go that memory has no room for."""
+
+    directory: str
+    nbytes: int
+    """Room there for each shard."""
+    high: float
+    low: float
+    """Parts of the budget: see `ServiceConfig`."""
+
+    def __post_init__(self) -> None:
+        if type(self.nbytes) is not int or self.nbytes < MIB:
+            raise ConfigError(f"spill_bytes must be an int from 1 MiB on, got {self.nbytes!r}")
+        if not 0 <= self.low <= self.high <= 1:
+            raise ConfigError(
+                f"0 <= spill_low <= spill_high <= 1 must hold, got {self.low} and {self.high}"
+            )
+
+    def to_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> SpillConfig:
+        return cls(**plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
     """What a whole service needs to know to start."""
 
@@ -64,8 +92,19 @@ class ServiceConfig:
     """Bytes that each shard may hold; over it puts wait, then raise ``StorageFull``."""
     backend: str = "shm"
     """Name of a backend of the ``transferqueue.backends`` entry points."""
+    backend_options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of that backend alone, by name; values that JSON has."""
     arena_dir: str | None = None
-    """Folder of the shared-memory arena; ``None``: ``$TRANSFERQUEUE_ARENA_DIR`` or ``/dev/shm``."""
+    """Folder of the backend's files. ``None``: of ``shm`` ``$TRANSFERQUEUE_ARENA_DIR`` or
+    ``/dev/shm``; ``disk`` must be given one."""
+    spill_dir: str | None = None
+    """Folder on a disk to which the coldest slabs go when memory fills up. Gets find them there."""
+    spill_bytes: int | None = None
+    """Room there for each shard. Where that is full too, puts wait as ever."""
+    spill_high: float = 0.9
+    """Of the budget in use, above which slabs go,"""
+    spill_low: float = 0.75
+    """until no more than this is in use."""
     host: str | None = None
     """Interface to listen on for other hosts, e.g. ``"10.0.0.5"``; ``None``: this host only."""
     encrypt: bool = True
@@ -99,6 +138,8 @@ class ServiceConfig:
         if self.start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s must be positive, got {self.start_timeout_s}")
         self._check_read_keys()
+        self._check_backend_options()
+        self.spill()
         if self.in_process and self.host is not None:
             raise ConfigError(
                 f"in_process=True serves this process alone, and host={self.host!r} others; leave "
@@ -111,6 +152,43 @@ class ServiceConfig:
             raise ConfigError(
                 f"host={self.host!r} would listen on every interface; name the one the workers use"
             )
+
+    def spill(self) -> SpillConfig | None:
+        """``None``: everything stays in memory."""
+        if self.spill_dir is None and self.spill_bytes is None:
+            return None
+        if self.spill_dir is None or self.spill_bytes is None:
+            raise ConfigError("spill_dir and spill_bytes go together; one of them is missing")
+        return SpillConfig(
+            directory=self.spill_dir,
+            nbytes=self.spill_bytes,
+            high=self.spill_high,
+            low=self.spill_low,
+        )
+
+    def _check_backend_options(self) -> None:
+        try:
+            json.dumps(dict(self.backend_options))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"backend_options are values that JSON has: {error}") from error
+
+    @property
+    def arena_folder(self) -> str:
+        """Where files of the backend are, if it keeps any."""
+        return self.arena_dir or default_arena_dir()
+
+    def storage_settings(self) -> dict[str, Any]:
+        """What the process of a shard is told of where its bytes go; plain values."""
+        options, spill = dict(self.backend_options), self.spill()
+        if self.prefault:
+            options["prefault"] = True
+        return {
+            "backend": self.backend,
+            "backend_options": options,
+            "budget_bytes": self.budget_bytes,
+            "arena_dir": self.arena_dir,
+            "spill": None if spill is None else spill.to_plain(),
+        }
 
     def _check_read_keys(self) -> None:
         for name, partitions in self.read_keys.items():

@@ -68,6 +68,7 @@
     │   ├── CheckpointMissing           there is none
     │   ├── CheckpointFormat            it is of another format version
     │   └── CheckpointDamaged           a file of it is not what was written
+    ├── BytesDamaged                    a disk gave back other bytes than were written
     ├── Closed                          the client or service was closed
     ├── ForkedClient                    a client used in a process that its own was forked into
     ├── WireError                       bytes that are not ours
@@ -858,6 +859,20 @@ class CheckpointDamaged(CheckpointError):
     def __str__(self) -> str:
         path, file, why = self.args
         return f"checkpoint {path} is damaged: {file}: {why}; restore an older one."
+
+
+class BytesDamaged(TransferQueueError):
+    """What came back from a disk, or over one, is not what was written there."""
+
+    def __init__(self, where: str, at_byte: int, why: str) -> None:
+        super().__init__(where, at_byte, why)
+
+    def __str__(self) -> str:
+        where, at_byte, why = self.args
+        return (
+            f"{where}, from byte {at_byte:,} on: {why}; the samples that lie there are lost, "
+            f"clear them and put them again. Look at the disk (dmesg, smartctl)."
+        )
 
 
 class Closed(TransferQueueError):

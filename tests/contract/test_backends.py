@@ -1,42 +1,65 @@
-"""Every backend that comes with the package keeps the contract."""
+"""Every backend that comes with the package keeps the contract, and what breaks it is caught."""
 
 from __future__ import annotations
 
+import resource
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from transferqueue.backends.disk import DiskBackend
 from transferqueue.backends.heap import HeapBackend
 from transferqueue.backends.shm import ShmBackend
-from transferqueue.testing.backend_contract import CHECKS, check_backend
+from transferqueue.backends.tiered import TieredBackend, spill_config
+from transferqueue.testing.backend_contract import CHECKS, Faults, check_backend
 from transferqueue.testing.broken import ContractBroken
 from transferqueue.testing.leaks import no_leaks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    import numpy as np
 
     from transferqueue.backends.base import Backend, BackendConfig
     from transferqueue.testing.backend_contract import Check, Maker
 
+BACKENDS = {
+    "heap": (HeapBackend, {}),
+    "shm": (ShmBackend, {}),
+    "shm small segments": (ShmBackend, {"segment_bytes": 256 << 10}),
+    "shm prefaulted": (ShmBackend, {"prefault": True}),
+    "disk": (DiskBackend, {}),
+    "disk synced": (DiskBackend, {"sync": "seal"}),
+}
 
-@pytest.fixture(params=["heap", "shm", "shm small segments", "shm prefaulted"])
-def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
-    options = {
-        "heap": None,
-        "shm": {},
-        "shm small segments": {"segment_bytes": 256 << 10},
-        "shm prefaulted": {"prefault": True},
-    }[request.param]
+
+def maker_of(name: str, folder: Path) -> Maker:
+    backend, options = BACKENDS[name]
 
     def make(config: BackendConfig) -> Backend:
-        if options is None:
-            return HeapBackend.open(config)
-        return ShmBackend.open(replace(config, directory=str(tmp_path), options=options))
+        return backend.open(replace(config, directory=str(folder), options=options))
 
+    return make
+
+
+def tiered(folder: Path) -> Maker:
+    def make(config: BackendConfig) -> Backend:
+        config = replace(config, directory=str(folder))
+        memory = ShmBackend.open(config)
+        disk = spill_config(config, directory=str(folder), nbytes=config.budget_bytes)
+        return TieredBackend(memory, DiskBackend.open(replace(disk, recover=memory.recovered)))
+
+    return make
+
+
+@pytest.fixture(params=[*BACKENDS, "tiered"])
+def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
+    name = request.param
     with no_leaks(str(tmp_path)):
-        yield make
+        yield tiered(tmp_path) if name == "tiered" else maker_of(name, tmp_path)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -44,8 +67,48 @@ def test_contract(check: Check, maker: Maker) -> None:
     check(maker)
 
 
-def test_the_whole_suite_runs_in_one_call() -> None:
-    check_backend(HeapBackend.open)
+@contextmanager
+def no_file_may_grow() -> Iterator[None]:
+    """A real refusal of the kernel, at once for all file systems."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def flip_a_bit(backend: Backend, address: int) -> None:
+    path = Path(backend.facts()["directory"])
+    (file,) = path.glob("transferqueue-*.000000")
+    with file.open("r+b") as stored:
+        stored.seek(address)
+        (byte,) = stored.read(1)
+        stored.seek(address)
+        stored.write(bytes([byte ^ 1]))
+
+
+def lose_some(backend: Backend, address: int) -> None:
+    """The file was cut off there and is zeros for 100 bytes."""
+    (file,) = Path(backend.facts()["directory"]).glob("transferqueue-*.000000")
+    whole = file.read_bytes()
+    with file.open("r+b") as stored:
+        stored.truncate(address)
+        stored.seek(address + 100)
+        stored.write(whole[address + 100 :])
+
+
+@pytest.mark.parametrize(
+    ("name", "faults"),
+    [
+        ("heap", Faults()),
+        ("shm", Faults(full=no_file_may_grow)),
+        ("disk", Faults(full=no_file_may_grow, damage=flip_a_bit)),
+        ("disk synced", Faults(damage=lose_some)),
+    ],
+)
+def test_the_whole_suite_runs_in_one_call(name: str, faults: Faults, tmp_path: Path) -> None:
+    check_backend(maker_of(name, tmp_path), faults)
 
 
 class Forgetful(HeapBackend):
@@ -62,7 +125,43 @@ class Stingy(HeapBackend):
         pass
 
 
-@pytest.mark.parametrize("broken", [Forgetful, Stingy])
-def test_a_backend_that_breaks_the_contract_is_caught(broken: type[HeapBackend]) -> None:
+class Optimist(DiskBackend):
+    """Says that there is room where there is none."""
+
+    def _back(self, addresses: object, extents: object) -> bool:
+        return True
+
+
+class Trusting(DiskBackend):
+    """Takes what the disk gives."""
+
+    def _checked_pages(self, first: int, last: int) -> memoryview:
+        return self._pages_of(first, last)
+
+
+class Forgetting(DiskBackend):
+    """Leaves nothing for a successor."""
+
+    def close(self, *, keep: bool = False) -> None:
+        super().close(keep=False)
+
+
+class Liar(DiskBackend):
+    """Copies, and says that it does not."""
+
+    def lies_in_memory(self, addresses: np.ndarray) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "broken", [Forgetful, Stingy, Optimist, Trusting, Forgetting, Liar], ids=lambda b: b.__name__
+)
+def test_a_backend_that_breaks_the_contract_is_caught(
+    broken: type[HeapBackend | DiskBackend], tmp_path: Path
+) -> None:
+    def make(config: BackendConfig) -> Backend:
+        return broken.open(replace(config, directory=str(tmp_path)))
+
+    faults = Faults(full=no_file_may_grow, damage=flip_a_bit)
     with pytest.raises(ContractBroken, match=": "):
-        check_backend(broken.open)
+        check_backend(make, faults if issubclass(broken, DiskBackend) else None)

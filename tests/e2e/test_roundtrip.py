@@ -11,6 +11,7 @@ import torch
 
 import transferqueue as tq
 from transferqueue import errors
+from transferqueue.shard import spill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,16 +36,50 @@ def heap_threads() -> Iterator[tq.Service]:
         yield service
 
 
-@pytest.fixture(params=["shm", "ipc", "tcp", "threads", "threads with the heap"])
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tq.Service]:
+    folder = str(tmp_path_factory.mktemp("disk"))
+    with tq.serve(shards=2, budget_bytes=16 << 20, backend="disk", arena_dir=folder) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def spilling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tq.Service]:
+    """Whatever nobody looks at is on the disk, however small it is."""
+    folder = str(tmp_path_factory.mktemp("spilling"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spill, "MIN_SLAB_BYTES", 1)
+        with tq.serve(
+            shards=2,
+            budget_bytes=16 << 20,
+            in_process=True,
+            spill_dir=folder,
+            spill_bytes=1 << 20,
+            spill_high=0.0,
+            spill_low=0.0,
+        ) as service:
+            yield service
+
+
+@pytest.fixture(
+    params=["shm", "ipc", "tcp", "threads", "threads with the heap", "disk", "spilling"]
+)
 def client(
     service: tq.Service,
     threads: tq.Service,
     heap_threads: tq.Service,
+    disk: tq.Service,
+    spilling: tq.Service,
     request: pytest.FixtureRequest,
 ) -> Iterator[tq.Client]:
-    within = {"threads": threads, "threads with the heap": heap_threads}.get(request.param)
-    address = (within or service).address
-    transport = "auto" if within else request.param
+    others = {
+        "threads": threads,
+        "threads with the heap": heap_threads,
+        "disk": disk,
+        "spilling": spilling,
+    }
+    address = others.get(request.param, service).address
+    transport = "auto" if request.param in others else request.param
     with tq.connect(address, timeout_s=10, transport=transport) as client:
         yield client
         for partition in client.status()["partitions"]:

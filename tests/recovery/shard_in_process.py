@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from transferqueue.config import SpillConfig
     from transferqueue.coordinator.control_plane import ControlPlane
 
 
@@ -24,8 +25,11 @@ SERVICE_ID = "0123456789abcdef"
 class InProcess:
     """One shard with a journal over an arena in ``folder``, and a client that maps it."""
 
-    def __init__(self, folder: Path, *, budget_bytes: int, epoch: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, budget_bytes: int, epoch: int = 0, spill: SpillConfig | None = None
+    ) -> None:
         self._folder = folder
+        self._spill = spill
         self._budget_bytes = budget_bytes
         self._num_coordinators = 0
         self.coordinator_journal = f"{folder}/coordinator.journal"
@@ -78,6 +82,7 @@ class InProcess:
             backend="shm",
             budget_bytes=self._budget_bytes,
             arena_dir=str(self._folder),
+            spill=self._spill,
             guardian_pid=os.getpid(),
             epoch=epoch,
         )
@@ -94,17 +99,20 @@ class InProcess:
         assert path is not None
         return path
 
-    def restart_shard(self, epoch: int, before: Any = None) -> None:
-        """Its successor takes over what it left; ``before`` is called in between."""
-        self._stop_shard(keep=True)
+    def restart_shard(self, epoch: int, before: Any = None, last: Any = None) -> None:
+        """Its successor takes over what it left; ``before`` is called in between. ``last`` is what
+        the shard was doing when it was killed."""
+        self._stop_shard(keep=True, last=last)
         if before is not None:
             before()
         self.shard = self._make_shard(epoch)
         self._shard_thread = self._run(self.shard)
 
-    def _stop_shard(self, *, keep: bool) -> None:
+    def _stop_shard(self, *, keep: bool, last: Any = None) -> None:
         self.shard.stop()
         self._shard_thread.join()
+        if last is not None:
+            last()
         self.shard.close(keep=keep)
 
     def close(self) -> None:
@@ -114,8 +122,10 @@ class InProcess:
 
 
 @contextmanager
-def in_process(folder: Path, *, budget_bytes: int = 16 << 20) -> Iterator[InProcess]:
-    running = InProcess(folder, budget_bytes=budget_bytes)
+def in_process(
+    folder: Path, *, budget_bytes: int = 16 << 20, spill: SpillConfig | None = None
+) -> Iterator[InProcess]:
+    running = InProcess(folder, budget_bytes=budget_bytes, spill=spill)
     try:
         yield running
     finally:

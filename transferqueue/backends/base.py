@@ -17,26 +17,45 @@ Life of a slab::
   only what no reader looks at. ``used_bytes`` falls by exactly the bytes freed (an object store
   that can only drop whole objects keeps them, and must count them, until the last byte is freed).
 
-One thread, that of the shard, makes all calls. A call returns within milliseconds; a backend that
-cannot promise that says ``blocking=True`` and the shard runs it on a thread of its own, still one
-call at a time.
+One thread, that of the shard, makes all calls. A call returns within milliseconds; one that waits
+for a device or a network keeps the shard's other requests waiting for as long.
+
+What to write. ``open``, the seven steps of a slab's life (``reserve``, ``writable``, ``write``,
+``seal``, ``read_into``, ``readable``, ``free``), the sums (``capacity_bytes``, ``used_bytes``,
+``largest_free``, ``extents``) and ``close``. `AllocatingBackend` has ``reserve``, ``free`` and the
+sums for an address space of fixed size; `ArenaBackend` has all but ``open`` and ``close`` for bytes
+in ordinary memory. The rest has a default: say more only where the backend can do more.
 
 After a failure:
 
-* ``reserve`` raised or returned ``None``: nothing is reserved.
-* ``write`` or ``seal`` raised: the range is still reserved, its content is undefined; the shard
-  frees it and fails the put.
-* ``read_into`` raised: ``out`` holds anything; the range is as before.
-* ``free`` raised ``ValueError`` (bytes that are not in use): nothing was freed.
-* The process was killed: nothing is owed unless ``outlives_process``; then ``open`` with
-  ``recover=True`` finds every sealed byte, and ``adopt`` says which of them are still wanted.
+============================  ====================================================================
+``open`` raised               nothing is left: no file, no descriptor, no thread
+``reserve`` raised, or gave   nothing is reserved. ``None`` is "no space now", also when it is what
+``None``                      lies under the backend that is full: the put waits and tries again
+``write``, ``seal`` raised    the range is still reserved, its content is undefined; the shard frees
+                              it and fails the put. Other ranges are as they were
+``read_into`` raised          ``out`` holds anything; the range is as before
+an address was never given    ``ValueError``, and nothing was read or written
+``free`` raised               nothing was freed (``ValueError``: bytes that are not in use, or are
+                              named twice)
+``adopt`` raised              nothing was adopted (``ValueError``: ranges overlap or lie outside)
+bytes came back changed,      `BytesDamaged` for reads of those bytes alone, from every backend that
+or too few                    gives its bytes out of hand: to a disk, a network, another process.
+                              Never a wrong value
+the process was killed        nothing is owed unless ``outlives_process``. Then ``open`` with
+                              ``recover=True`` finds every sealed byte; ``adopt`` says which of them
+                              are still wanted, and the room of all others is free again. A range
+                              that was not sealed is never among those
+``close``                     views that were given out stay valid; later calls raise `Closed`
+============================  ====================================================================
 
 Foreign errors become ours here: a missing library, server or setting is a `ConfigError` from
-``open`` that names the package, the command or the port; a store that stops answering raises
-`ServiceFailed`; calls after ``close`` raise `Closed`. Never a hang: whatever waits has a deadline.
+``open`` that names the package, the command or the port; a store that stops answering, or a device
+that cannot write, raises `ServiceFailed`. Never a hang: whatever waits has a deadline.
 
-`transferqueue.testing.check_backend` runs all of this against an implementation. A package makes
-its backend known by an entry point::
+`transferqueue.testing.check_backend` runs all of this against an implementation, with a process
+that is killed among it; `Faults` tells it how to fill up or damage what lies under the backend.
+``examples/own_backend.py`` is a whole one. A package makes its backend known by an entry point::
 
     [project.entry-points."transferqueue.backends"]
     mystore = "mypackage.backend:MyBackend"
@@ -104,8 +123,6 @@ class Capabilities:
     """Another host's backend of the same kind can read what was sealed here."""
     needs_registration: bool = False
     """Memory must be registered with the transport before it can be read from or written to."""
-    blocking: bool = False
-    """Calls may take longer than milliseconds."""
 
 
 class Backend(Closing):
@@ -185,6 +202,12 @@ class Backend(Closing):
 
         Valid as long as the view lives, even after ``close``; unchanged until they are freed.
         """
+
+    def lies_in_memory(self, addresses: Int64s) -> bool:
+        """Whether ``readable`` of ranges that begin here costs no copy: they lie in memory of
+        this process. Only such ranges are mapped by clients, of a backend that is ``mappable``."""
+        del addresses
+        return False
 
     @abstractmethod
     def free(self, addresses: Int64s, nbytes: Int64s) -> None:

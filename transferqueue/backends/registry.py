@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 GROUP = "transferqueue.backends"
 
 _BUILT_IN = {
+    "disk": "transferqueue.backends.disk:DiskBackend",
     "heap": "transferqueue.backends.heap:HeapBackend",
     "shm": "transferqueue.backends.shm:ShmBackend",
 }

@@ -66,14 +66,15 @@ class PartGet:
 
     def take(self, answer: Message) -> None:
         """Take the answer. From here on what it lent is this object's to give back."""
+        self._answer = GetAnswer.read(answer.body, ArrayReader(answer.frames))
+        self.columns = self._answer.columns
         lease_id = answer.body["lease_id"]
-        is_mapped = self._memory.reaches(self._part.slot)
+        # The shard decides: what is not in its memory comes in chunks to those who map it, too.
+        is_mapped = any(column.mapped is not None for column in self.columns.values())
         if lease_id is not None and is_mapped:
             self._lease = self._memory.lease(self._part.slot, self._endpoint, int(lease_id))
         elif lease_id is not None:
             self._stream_id = int(lease_id)
-        self._answer = GetAnswer.read(answer.body, ArrayReader(answer.frames))
-        self.columns = self._answer.columns
 
     def let_go(self) -> None:
         """The get has failed: what was mapped for it is nobody's."""

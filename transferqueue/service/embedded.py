@@ -9,10 +9,10 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_owner import find_arena
+from transferqueue.backends.killed_arenas import remove_killed_arenas
 from transferqueue.checkpoint.restore_plan import RestorePlan, plan_restore
 from transferqueue.closing import Closing
-from transferqueue.config import ServiceConfig, default_arena_dir
+from transferqueue.config import ServiceConfig
 from transferqueue.coordinator.samplers.registry import path_of
 from transferqueue.errors import ConfigError
 from transferqueue.html import table_html
@@ -144,10 +144,7 @@ class Service(Closing):
                     "slot": slot,
                     "endpoints": [self._endpoint(f"shard-{slot}"), *self._tcp()],
                     "coordinator": coordinator,
-                    "backend": self.config.backend,
-                    "budget_bytes": self.config.budget_bytes,
-                    "arena_dir": self.config.arena_dir or default_arena_dir(),
-                    "prefault": self.config.prefault,
+                    **self.config.storage_settings(),
                     **({} if plan is None else plan.shard_settings(slot)),
                 },
             )
@@ -191,17 +188,9 @@ class Service(Closing):
         with contextlib.suppress(ValueError):
             _running.remove(self)
         self._servers.close()
-        self._remove_arenas_of_killed_shards()
+        remove_killed_arenas(self.config, self._files_id, range(self.config.shards))
         if self._runtime_dir is not None:
             self._runtime_dir.remove()
-
-    def _remove_arenas_of_killed_shards(self) -> None:
-        directory = self.config.arena_dir or default_arena_dir()
-        for slot in range(self.config.shards):
-            arena = find_arena(directory, self._files_id, slot)
-            if arena is not None:
-                arena.remove_arena()
-                arena.close()
 
     def _repr_html_(self) -> str:
         rows = [
@@ -226,7 +215,12 @@ def serve(
     shards: int = 1,
     budget_bytes: int = 4 << 30,
     backend: str = "shm",
+    backend_options: Mapping[str, Any] | None = None,
     arena_dir: str | None = None,
+    spill_dir: str | None = None,
+    spill_bytes: int | None = None,
+    spill_high: float = 0.9,
+    spill_low: float = 0.75,
     host: str | None = None,
     encrypt: bool = True,
     read_keys: Mapping[str, Sequence[str] | None] | None = None,
@@ -245,6 +239,10 @@ def serve(
     goes on where it was: a shard with every row that was put, from its arena and a journal beside
     it, the coordinator from the shards and a journal of its own.
 
+    ``spill_dir``, a folder on a disk, and ``spill_bytes`` there for each shard: above
+    ``spill_high`` of the budget the coldest data moves there, until ``spill_low`` is in use. Gets
+    find it as before, only slower. It comes through kills of shards like the rest.
+
     ``in_process``: on threads of this process instead, for this process alone: a notebook, a unit
     test. It starts in a tenth of the time and is used in the same way; nothing is started again.
 
@@ -261,7 +259,12 @@ def serve(
         shards=shards,
         budget_bytes=budget_bytes,
         backend=backend,
+        backend_options=backend_options or {},
         arena_dir=arena_dir,
+        spill_dir=spill_dir,
+        spill_bytes=spill_bytes,
+        spill_high=spill_high,
+        spill_low=spill_low,
         host=host,
         encrypt=encrypt,
         read_keys=read_keys or {},

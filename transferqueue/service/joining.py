@@ -11,10 +11,10 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_owner import find_arena
+from transferqueue.backends.killed_arenas import remove_killed_arenas
 from transferqueue.client.connecting import connect
 from transferqueue.closing import Closing
-from transferqueue.config import ServiceConfig, default_arena_dir
+from transferqueue.config import ServiceConfig
 from transferqueue.errors import ConfigError, ServiceFailed, TransferQueueError
 from transferqueue.net.keys import ServiceKeys
 from transferqueue.net.sync_channel import run_blocking
@@ -107,10 +107,7 @@ class JoinedShards(Closing):
             "lineage": lineage,
             "endpoints": endpoints,
             "coordinator": self.address,
-            "backend": self.config.backend,
-            "budget_bytes": self.config.budget_bytes,
-            "arena_dir": self.config.arena_dir or default_arena_dir(),
-            "prefault": self.config.prefault,
+            **self.config.storage_settings(),
             "guardian_pid": os.getpid(),
         }
 
@@ -152,20 +149,12 @@ class JoinedShards(Closing):
         self._closed = True
         atexit.unregister(self.close)
         self._supervisor.close()
-        self._remove_arenas_of_killed_shards()
+        remove_killed_arenas(self.config, self.service_id, self.slots)
         # The service may be gone before.
         with contextlib.suppress(TransferQueueError), self._connect(FAREWELL_S) as client:
             for slot in self.slots:
                 client.lose_shard(slot)
         self._runtime_dir.remove()
-
-    def _remove_arenas_of_killed_shards(self) -> None:
-        directory = self.config.arena_dir or default_arena_dir()
-        for slot in self.slots:
-            arena = find_arena(directory, self.service_id, slot)
-            if arena is not None:
-                arena.remove_arena()
-                arena.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"of {self.address}"
@@ -180,6 +169,10 @@ def join(
     budget_bytes: int = 4 << 30,
     host: str | None = None,
     arena_dir: str | None = None,
+    spill_dir: str | None = None,
+    spill_bytes: int | None = None,
+    spill_high: float = 0.9,
+    spill_low: float = 0.75,
     prefault: bool = False,
     start_timeout_s: float = 30.0,
 ) -> JoinedShards:
@@ -194,6 +187,10 @@ def join(
         budget_bytes=budget_bytes,
         host=host,
         arena_dir=arena_dir,
+        spill_dir=spill_dir,
+        spill_bytes=spill_bytes,
+        spill_high=spill_high,
+        spill_low=spill_low,
         prefault=prefault,
         start_timeout_s=start_timeout_s,
     )

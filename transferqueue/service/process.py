@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from transferqueue.checkpoint.restore_plan import SavedPlane
+from transferqueue.config import SpillConfig
 from transferqueue.errors import TransferQueueError
 from transferqueue.homes import Homes
 from transferqueue.net.keys import ServiceKeys
@@ -76,7 +77,8 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         backend=settings["backend"],
         budget_bytes=settings["budget_bytes"],
         arena_dir=settings["arena_dir"],
-        prefault=settings.get("prefault", False),
+        backend_options=settings["backend_options"],
+        spill=_optional(SpillConfig.from_plain, settings["spill"]),
         guardian_pid=settings.get("guardian_pid"),
         epoch=settings.get("epoch", 0),
         lineage=settings.get("lineage", ""),

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from transferqueue.checkpoint.restore_plan import RestorePlan, plan_restore
 from transferqueue.closing import Closing
-from transferqueue.config import ServiceConfig, default_arena_dir
+from transferqueue.config import ServiceConfig
 from transferqueue.coordinator.samplers.registry import path_of
 from transferqueue.errors import ConfigError, ServiceFailed
 from transferqueue.net.keys import ClientKeys, ServiceKeys
@@ -153,10 +153,7 @@ class RayService(Closing):
             "role": "shard",
             "slot": slot,
             "coordinator": self._connection.tcp_address,
-            "backend": self.config.backend,
-            "budget_bytes": self.config.budget_bytes,
-            "arena_dir": self.config.arena_dir or default_arena_dir(),
-            "prefault": self.config.prefault,
+            **self.config.storage_settings(),
             **({} if self._plan is None else self._plan.shard_settings(slot)),
         }
         return self._make_actor(f"shard-{slot}", node, settings, name=f"{self.name}-shard-{slot}")
@@ -312,7 +309,12 @@ def serve_ray(
     shards_per_node: int = 1,
     budget_bytes: int = 4 << 30,
     backend: str = "shm",
+    backend_options: Mapping[str, Any] | None = None,
     arena_dir: str | None = None,
+    spill_dir: str | None = None,
+    spill_bytes: int | None = None,
+    spill_high: float = 0.9,
+    spill_low: float = 0.75,
     encrypt: bool = True,
     read_keys: Mapping[str, Sequence[str] | None] | None = None,
     prefault: bool = False,
@@ -341,7 +343,12 @@ def serve_ray(
         ServiceConfig(
             budget_bytes=budget_bytes,
             backend=backend,
+            backend_options=backend_options or {},
             arena_dir=arena_dir,
+            spill_dir=spill_dir,
+            spill_bytes=spill_bytes,
+            spill_high=spill_high,
+            spill_low=spill_low,
             encrypt=encrypt,
             read_keys=read_keys or {},
             prefault=prefault,

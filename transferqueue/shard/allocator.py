@@ -12,7 +12,8 @@ never touched costs about ten times as much to write as one that was.
 Two alignments. Slabs under ``PAGE_ALIGN_FROM_BYTES`` start at 64 B and are padded to 64 B. Larger
 ones start at a page and are padded to whole pages, so no page holds bytes of two large slabs:
 readers map large slabs copy-on-write, and an edit to one must not freeze a stale copy of a
-neighbour's bytes. The padding is at most 1/64 of a slab.
+neighbour's bytes. The padding is at most 1/64 of a slab. With ``whole_pages`` every range is of the
+second kind: then no page ever holds bytes of two slabs, which is what page checksums need.
 
 Free ranges are kept in two orders, by address (coalescing) and by aligned size (best fit), so a
 lookup is a binary search. A bulk free is one numpy sort and one merge, whatever the number of
@@ -56,22 +57,25 @@ class RangeAllocator:
     ``used_bytes`` counts every byte given out and not yet freed, padding included.
     """
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, *, whole_pages: bool = False) -> None:
         if capacity_bytes < 0:
             raise ValueError(f"capacity_bytes must be >= 0, got {capacity_bytes}")
         self.capacity_bytes = capacity_bytes
+        self._page_from = 1 if whole_pages else PAGE_ALIGN_FROM_BYTES
         self.frontier = 0
         """Bytes from here on were never given out."""
         self._used_bytes = 0
         self._free = FreeRanges(ALIGN_BYTES)
 
     @classmethod
-    def from_used(cls, capacity_bytes: int, addresses: Int64s, nbytes: Int64s) -> RangeAllocator:
+    def from_used(
+        cls, capacity_bytes: int, addresses: Int64s, nbytes: Int64s, *, whole_pages: bool = False
+    ) -> RangeAllocator:
         """The allocator of an arena in which exactly these ranges are in use (after a restart).
 
         ``ValueError`` if two of them overlap or one lies outside the arena.
         """
-        allocator = cls(capacity_bytes)
+        allocator = cls(capacity_bytes, whole_pages=whole_pages)
         starts, ends = _sorted_pieces(addresses, nbytes)
         if len(starts) == 0:
             return allocator
@@ -102,10 +106,10 @@ class RangeAllocator:
     def largest_free(self) -> int:
         """The largest ``nbytes`` for which ``alloc`` succeeds now."""
         small = self._largest_room(ALIGN_BYTES)
-        if small < PAGE_ALIGN_FROM_BYTES:
+        if small < self._page_from:
             return small
         large = self._largest_room(PAGE_BYTES)
-        return large if large >= PAGE_ALIGN_FROM_BYTES else PAGE_ALIGN_FROM_BYTES - ALIGN_BYTES
+        return large if large >= self._page_from else max(0, self._page_from - ALIGN_BYTES)
 
     @property
     def fragmentation(self) -> float:
@@ -119,12 +123,12 @@ class RangeAllocator:
         """
         if nbytes < 0:
             raise ValueError(f"nbytes must be >= 0, got {nbytes}")
-        extent = extent_of(nbytes)
+        extent = extent_of(nbytes, self._page_from)
         if extent == 0:
             return Range(address=0, nbytes=0)
         if extent > self.free_bytes:
             return None
-        align = _alignment_of(extent)
+        align = _alignment_of(extent, self._page_from)
         address = self._free.take(extent, align)
         if address is None:
             address = self._take_tail(extent, align)
@@ -150,13 +154,17 @@ class RangeAllocator:
             taken.append(got.address)
         return np.array(taken, dtype=np.int64)
 
+    def extents(self, nbytes: Sequence[int] | Int64s) -> Int64s:
+        """How many bytes a range of each of these sizes takes, padding included."""
+        return extents(nbytes, self._page_from)
+
     def undo(self, addresses: Int64s, nbytes: Sequence[int], frontier: int) -> None:
         """Take back the last ``alloc_many``, of these sizes, as if it had not been.
 
         ``frontier``: what it was before. Unlike after ``free_many``, bytes above it count as never
         given out again.
         """
-        self.free_many(addresses, extents(nbytes))
+        self.free_many(addresses, self.extents(nbytes))
         start = self._tail_start()
         if self.frontier > frontier:
             self._free.remove_last()
@@ -195,6 +203,10 @@ class RangeAllocator:
         """Copies of the starts and ends of the free ranges below the frontier, by address."""
         return self._free.snapshot()
 
+    def free_around(self, address: int) -> tuple[int, int]:
+        """The free range that holds a byte that is free: its start and its end."""
+        return self._free.around(address)
+
     def _largest_room(self, align: int) -> int:
         tail = room(self._tail_start(), self.capacity_bytes, align)
         return max(0, tail, self._free.largest_room(align))
@@ -223,20 +235,21 @@ class RangeAllocator:
         return address
 
 
-def _alignment_of(nbytes: int) -> int:
-    return PAGE_BYTES if nbytes >= PAGE_ALIGN_FROM_BYTES else ALIGN_BYTES
+def _alignment_of(nbytes: int, page_from: int) -> int:
+    return PAGE_BYTES if nbytes >= page_from else ALIGN_BYTES
 
 
-def extent_of(nbytes: int) -> int:
-    """How many bytes a range for ``nbytes`` takes, padding included."""
-    return align_up(nbytes, _alignment_of(align_up(nbytes, ALIGN_BYTES)))
+def extent_of(nbytes: int, page_from: int = PAGE_ALIGN_FROM_BYTES) -> int:
+    """How many bytes a range for ``nbytes`` takes, padding included. ``page_from``: the smallest
+    that is given whole pages."""
+    return align_up(nbytes, _alignment_of(align_up(nbytes, ALIGN_BYTES), page_from))
 
 
-def extents(nbytes: Sequence[int] | Int64s) -> Int64s:
+def extents(nbytes: Sequence[int] | Int64s, page_from: int = PAGE_ALIGN_FROM_BYTES) -> Int64s:
     """``extent_of`` for an array."""
     sizes = np.asarray(nbytes, dtype=np.int64)
     small = -(-sizes // ALIGN_BYTES) * ALIGN_BYTES
-    return np.where(small >= PAGE_ALIGN_FROM_BYTES, -(-sizes // PAGE_BYTES) * PAGE_BYTES, small)
+    return np.where(small >= page_from, -(-sizes // PAGE_BYTES) * PAGE_BYTES, small)
 
 
 def _sorted_pieces(addresses: Int64s, nbytes: Int64s) -> tuple[Int64s, Int64s]:

@@ -162,11 +162,12 @@ class Gets:
         """The columns that the reader is to read in place."""
         if reader is None or not self._backend.capabilities.mappable:
             return {}
-        large = {name: c for name, c in found.items() if c.num_bytes >= MAP_FROM_BYTES}
-        small_bytes = sum(c.num_bytes for c in found.values()) - sum(
-            c.num_bytes for c in large.values()
-        )
-        return large if small_bytes <= STREAM_FROM_BYTES else dict(found)
+        here = {n: c for n, c in found.items() if self._backend.lies_in_memory(c.runs.starts)}
+        large = {name: c for name, c in here.items() if c.num_bytes >= MAP_FROM_BYTES}
+        total = _num_bytes(found)
+        if total - _num_bytes(here) > STREAM_FROM_BYTES:
+            return {}  # what lies elsewhere is too much for one message: all of it is streamed
+        return large if total - _num_bytes(large) <= STREAM_FROM_BYTES else here
 
     def _hold(
         self,
@@ -238,7 +239,8 @@ class Gets:
         A few unbroken pieces are sent from where they lie. Their reader's lease is what makes that
         safe: the reader holds it until it has them all, and learns at the end whether it did.
         """
-        if len(pieces) <= MAX_FRAMES and all(len(starts) == 1 for starts, _ in pieces):
+        is_unbroken = all(len(starts) == 1 for starts, _ in pieces)
+        if len(pieces) <= MAX_FRAMES and is_unbroken and self._is_in_memory(pieces):
             return [self._backend.readable(int(at[0]), int(size[0])) for at, size in pieces]
         starts = np.concatenate([starts for starts, _ in pieces])
         sizes = np.concatenate([sizes for _, sizes in pieces])
@@ -248,6 +250,9 @@ class Gets:
         block = self._backend.read_ranges(starts, sizes)
         weakref.finalize(block, self._sent, peer, nbytes)
         return [block.data]
+
+    def _is_in_memory(self, pieces: Sequence[tuple[np.ndarray, np.ndarray]]) -> bool:
+        return all(self._backend.lies_in_memory(starts) for starts, _ in pieces)
 
     def _sent(self, peer: bytes, nbytes: int) -> None:
         """A copy has left. Called from a thread of zmq's."""
@@ -334,8 +339,11 @@ def _ranges(columns: Mapping[str, FoundColumn]) -> np.ndarray:
 
 def _streamed(found: Mapping[str, FoundColumn]) -> dict[str, FoundColumn]:
     """The columns that are too much for one message: all of them, or none."""
-    num_bytes = sum(column.num_bytes for column in found.values())
-    return dict(found) if num_bytes > STREAM_FROM_BYTES else {}
+    return dict(found) if _num_bytes(found) > STREAM_FROM_BYTES else {}
+
+
+def _num_bytes(columns: Mapping[str, FoundColumn]) -> int:
+    return sum(column.num_bytes for column in columns.values())
 
 
 _NO_RANGES = np.empty((2, 0), dtype=np.int64)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PUT, COMMIT, ABORT, CLEAR, STRIP = "put", "commit", "abort", "clear", "strip"
+MOVE = "move"
 LEASE, RELEASE, PEER, GONE, LIMITED = "lease", "release", "peer", "gone", "limited"
 
 MAX_ANSWERS = 8192
@@ -143,6 +144,28 @@ class ShardJournal:
             body = {"partition": partition, "fields": list(fields)}
             self._write(Record(kind=STRIP, body=body, frames=[encode_uids(uids)]))
 
+    def moved(
+        self, store: Store, slab_ids: np.ndarray, addresses: np.ndarray, extents: np.ndarray
+    ) -> bool:
+        """These slabs are there from now on. False, and nothing is written, when there is no room
+        for the record: then they must stay where they are."""
+        if self._file is None:
+            return True
+        if self._is_behind:
+            return False
+        body = {
+            **_names(store, slab_ids),
+            "at": addresses.tolist(),
+            "extents": extents.tolist(),
+        }
+        try:
+            self._file.append(Record(kind=MOVE, body=body))
+        except OSError as error:
+            _log.warning("no room in the journal: %s", error)
+            return False
+        self._num_records += 1
+        return True
+
     def peer(self, key: str, process: Mapping[str, Any]) -> None:
         """A process that leases and lent space are held for."""
         self._write(Record(kind=PEER, body={"peer": key, "process": dict(process)}))
@@ -236,15 +259,19 @@ class ShardJournal:
 
 def lease_record(store: Store, lease_id: int, reader: str, key: Key | None) -> Record:
     """A lease that is live; ``key``: of the get that it answers. Slabs are named by their puts."""
-    ids, slabs = store.leases.slabs_of(lease_id), store.slabs
     body = {
         "id": lease_id,
         "reader": reader,
-        "puts": slabs.put_id[ids].tolist(),
-        "places": slabs.place[ids].tolist(),
+        **_names(store, store.leases.slabs_of(lease_id)),
         "key": None if key is None else list(key),
     }
     return Record(kind=LEASE, body=body)
+
+
+def _names(store: Store, slab_ids: np.ndarray) -> dict[str, list[int]]:
+    """What names slabs for good."""
+    slabs = store.slabs
+    return {"puts": slabs.put_id[slab_ids].tolist(), "places": slabs.place[slab_ids].tolist()}
 
 
 def _put_record(

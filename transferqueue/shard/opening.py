@@ -17,7 +17,9 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.backends.disk import DiskBackend
 from transferqueue.backends.registry import open_backend
+from transferqueue.backends.tiered import TieredBackend, spill_config
 from transferqueue.checkpoint.restore_plan import SavedRows
 from transferqueue.errors import JournalDamaged
 from transferqueue.homes import NAMED, UidRange
@@ -29,6 +31,7 @@ from transferqueue.shard.snapshot import snapshot
 
 if TYPE_CHECKING:
     from transferqueue.backends.base import Backend, BackendConfig
+    from transferqueue.config import SpillConfig
 
 _log = logging.getLogger(__name__)
 
@@ -75,18 +78,23 @@ class Beginning:
 
 
 def open_shard(
-    backend: str, config: BackendConfig, *, epoch: int, beginning: Beginning | None = None
+    backend: str,
+    config: BackendConfig,
+    *,
+    epoch: int,
+    beginning: Beginning | None = None,
+    spill: SpillConfig | None = None,
 ) -> Opened:
     """``epoch``: how many processes of this slot there have been before. Only a shard with a
-    guardian, which restarts it, keeps a journal."""
+    guardian, which restarts it, keeps a journal. ``spill``: the disk that slabs may move to."""
     if beginning is None:
         beginning = Beginning.of_slot(config.slot)
     config = replace(config, recover=epoch > 0)
-    opened = open_backend(backend, config)
+    opened = _open_backend(backend, config, spill)
     found = _recovered(opened, config) if opened.recovered else None
     if found is None and opened.recovered:
         opened.close()
-        opened = open_backend(backend, replace(config, recover=False))
+        opened = _open_backend(backend, replace(config, recover=False), spill)
     try:
         if found is None:
             found = _begun_anew(opened, config, beginning, epoch)
@@ -100,13 +108,28 @@ def open_shard(
     return Opened(backend=opened, found=found, journal=journal, epoch=epoch)
 
 
+def _open_backend(backend: str, config: BackendConfig, spill: SpillConfig | None) -> Backend:
+    """What the disk has is of use only with the memory whose journal tells of it. Where that is
+    there and the disk's file is not, gets of what it held find a file that is too short."""
+    memory = open_backend(backend, config)
+    if spill is None:
+        return memory
+    try:
+        on_disk = spill_config(config, directory=spill.directory, nbytes=spill.nbytes)
+        disk = DiskBackend.open(replace(on_disk, recover=memory.recovered))
+    except BaseException:
+        memory.close(keep=memory.recovered)
+        raise
+    return TieredBackend(memory, disk)
+
+
 def _recovered(backend: Backend, config: BackendConfig) -> Recovery | None:
     path = backend.journal_path
     try:
         records = None if path is None else read_journal(path)
         if records is None:
             raise JournalDamaged(str(path), 0, "there is none")
-        found = Recovery(config.slot)
+        found = Recovery(config.slot, backend.extents)
         found.replay(records, str(path))
         _adopt(backend, found, str(path))
     except JournalDamaged as error:

@@ -136,6 +136,12 @@ class Puts:
         return len(self._waiting)
 
     @property
+    def bytes_wanted(self) -> int:
+        """Of the first put that waits for space; 0 when none does."""
+        first = None if self._hold.is_on else next(iter(self._waiting), None)
+        return 0 if first is None else first.plan.nbytes
+
+    @property
     def bytes_waiting(self) -> int:
         return self._waiting.num_bytes
 

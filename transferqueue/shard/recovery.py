@@ -18,7 +18,8 @@ from transferqueue.fields import FieldSpec
 from transferqueue.journal.codes import read_runs, read_sizes
 from transferqueue.shard import journal, snapshot
 from transferqueue.shard.account import tags_left
-from transferqueue.shard.allocator import extents
+from transferqueue.shard.allocator import extents as arena_extents
+from transferqueue.shard.moving import Move
 from transferqueue.shard.rows import Cells
 from transferqueue.shard.store import Committed, Store
 from transferqueue.uids import decode_uids
@@ -27,7 +28,7 @@ from transferqueue.wire.put import PutPlan
 from transferqueue.wire.tags import read_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from transferqueue.journal.records import Record
 
@@ -37,11 +38,14 @@ if TYPE_CHECKING:
 class _Replayed:
     """The space of a store while records are replayed."""
 
+    def __init__(self, extents: Callable[[Sequence[int]], np.ndarray]) -> None:
+        self._extents = extents
+
     def reserve(self, nbytes: Sequence[int]) -> np.ndarray | None:
         raise AssertionError("records bring their addresses")
 
     def extents(self, nbytes: Sequence[int]) -> np.ndarray:
-        return extents(nbytes)
+        return self._extents(nbytes)
 
     def free(self, addresses: np.ndarray, nbytes: np.ndarray) -> None:
         del addresses, nbytes
@@ -50,8 +54,11 @@ class _Replayed:
 class Recovery:
     """What is found. ``store`` serves once it was given its space (`Store.begin`)."""
 
-    def __init__(self, slot: int) -> None:
-        self.store = Store(slot=slot, space=_Replayed())
+    def __init__(
+        self, slot: int, extents: Callable[[Sequence[int]], np.ndarray] = arena_extents
+    ) -> None:
+        """``extents``: those of the backend whose journal it is."""
+        self.store = Store(slot=slot, space=_Replayed(extents))
         self.epoch = 0
         """Of the process that wrote last."""
         self.limited: list[str] = []
@@ -79,6 +86,7 @@ class Recovery:
             journal.ABORT: lambda record: self._abort(int(record.body["id"])),
             journal.CLEAR: self._clear,
             journal.STRIP: self._strip,
+            journal.MOVE: self._move,
             journal.LEASE: self._lease,
             journal.RELEASE: self._release,
             journal.PEER: self._peer,
@@ -236,10 +244,18 @@ class Recovery:
         uids = decode_uids(memoryview(record.frames[0]))
         self.store.release_fields(str(record.body["partition"]), uids, record.body["fields"])
 
+    def _move(self, record: Record) -> None:
+        body = record.body
+        addresses, extents = (np.array(body[name], dtype=np.int64) for name in ("at", "extents"))
+        Move(self.store, self._named(body)).to(addresses, extents)
+
+    def _named(self, body: Mapping[str, Any]) -> np.ndarray:
+        names = zip(body["puts"], body["places"], strict=True)
+        return np.array([self._slab_named[name] for name in names], dtype=np.int32)
+
     def _lease(self, record: Record) -> None:
         body = record.body
-        names = zip(body["puts"], body["places"], strict=True)
-        ids = np.array([self._slab_named[name] for name in names], dtype=np.int32)
+        ids = self._named(body)
         lease_id, reader = int(body["id"]), str(body["reader"])
         self.store.leases.restore(lease_id, reader, ids, 0.0)
         if body["key"] is not None:

@@ -100,6 +100,19 @@ class RowTable:
             if present.any():
                 yield name, present, cells.take(np.flatnonzero(present))
 
+    def cells_in(self, is_wanted: np.ndarray) -> Iterator[tuple[str, np.ndarray, Cells]]:
+        """Every field with cells in some slabs, the rows of those and the cells themselves.
+        ``is_wanted``: bool[slab ids]."""
+        for name, column in self._columns.items():
+            slabs = column.slabs[: self._num]
+            rows = np.flatnonzero(is_wanted[slabs] & (slabs > NO_CELL))
+            if len(rows):
+                yield name, rows, self.read(name, rows)
+
+    def move(self, field: str, rows: np.ndarray, starts: np.ndarray) -> None:
+        """The cells of these rows are somewhere else now."""
+        self._columns[field].starts[rows] = starts
+
     def append(self, uids: np.ndarray) -> np.ndarray:
         """Add rows; ``uids`` rise and lie above all before. Returns their row numbers."""
         end = self._num + len(uids)

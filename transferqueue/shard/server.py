@@ -22,13 +22,15 @@ from transferqueue.shard.opening import Beginning, open_shard
 from transferqueue.shard.peers import MappingPeers
 from transferqueue.shard.puts import Budget, Puts
 from transferqueue.shard.snapshot import snapshot
+from transferqueue.shard.spill import Spill
 from transferqueue.shard.uplink import Uplink
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from transferqueue.config import SpillConfig
     from transferqueue.journal.records import Record
     from transferqueue.net.keys import ServiceKeys
     from transferqueue.shard.recovery import Recovery
@@ -49,8 +51,9 @@ class ShardServer:
         keys: ServiceKeys | None,
         backend: str,
         budget_bytes: int,
-        arena_dir: str,
-        prefault: bool = False,
+        arena_dir: str | None,
+        backend_options: Mapping[str, Any] | None = None,
+        spill: SpillConfig | None = None,
         guardian_pid: int | None = None,
         epoch: int = 0,
         lineage: str = "",
@@ -71,10 +74,11 @@ class ShardServer:
                 budget_bytes=budget_bytes,
                 directory=arena_dir,
                 guardian_pid=guardian_pid,
-                options={"prefault": True} if prefault else {},
+                options=backend_options or {},
             ),
             epoch=epoch,
             beginning=beginning,
+            spill=spill,
         )
         self.epoch = opened.epoch
         self._backend = opened.backend
@@ -138,6 +142,15 @@ class ShardServer:
             hold=self._hold,
             send=self._uplink.stream.send,
             next_event=lambda: self._uplink.next_event,
+            on_free=self._puts.admit,
+        )
+        self._spill = Spill.of(
+            self._backend,
+            spill,
+            budget_bytes,
+            store=self._store,
+            journal=self._journal,
+            wanted=lambda: self._puts.bytes_wanted,
             on_free=self._puts.admit,
         )
         inquiries = Inquiries(
@@ -211,6 +224,8 @@ class ShardServer:
         self._puts.tick(now_s)
         self._gets.tick(now_s)
         self._checkpoints.tick(now_s)
+        if self._spill is not None:
+            self._spill.tick(now_s)
         self._uplink.tick(now_s)
         self._journal.tick(now_s, self._size, self._snapshot)
         due = (
@@ -218,6 +233,7 @@ class ShardServer:
             self._puts.next_s(),
             self._gets.next_s(),
             self._checkpoints.next_s(),
+            None if self._spill is None else self._spill.next_s(),
         )
         return max(0.0, min(at_s for at_s in due if at_s is not None) - now_s)
 
@@ -300,6 +316,7 @@ class ShardServer:
                 "budget_bytes": self._budget.nbytes,
                 "used_bytes": self._backend.used_bytes,
                 "backend": self._backend.facts(),
+                "spill": None if self._spill is None else self._spill.report(),
                 "rows": self._store.num_rows,
                 "draining": self._puts.is_draining,
                 "partitions": {

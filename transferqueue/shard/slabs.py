@@ -32,9 +32,11 @@ class SlabTable:
     __slots__ = (
         "_free_ids",
         "_num_ids",
+        "_num_uses",
         "address",
         "extent_bytes",
         "held_bytes",
+        "last_use",
         "live_bytes",
         "live_rows",
         "num_rows",
@@ -65,6 +67,9 @@ class SlabTable:
         does an address: where the first rows of one were cleared another may begin."""
         self.place: Int32s = np.zeros(_MIN_CAPACITY, np.int32)
         """Which of the columns of its put."""
+        self.last_use: Int64s = np.zeros(_MIN_CAPACITY, np.int64)
+        """Rises with every use of any slab: see `touch`."""
+        self._num_uses = 0
         self._num_ids = 0
         self._free_ids: list[int] = []
 
@@ -105,7 +110,29 @@ class SlabTable:
         self.spec_id[ids] = spec_id
         self.put_id[ids] = put_id
         self.place[ids] = place
+        self.touch(ids)
         return ids
+
+    def touch(self, slab_ids: Int32s) -> None:
+        """These are used now."""
+        self._num_uses += 1
+        self.last_use[slab_ids] = self._num_uses
+
+    def movable(self, below: int) -> Int32s:
+        """Slabs that nobody looks at, with bytes at addresses below this one. Ids, rising."""
+        ids = self.ids()
+        is_loose = (self.live_rows[ids] > 0) & (self.pins[ids] == 0)
+        found: Int32s = ids[is_loose & (self.live_bytes[ids] > 0) & (self.address[ids] < below)]
+        return found
+
+    def move(self, slab_ids: Int32s, address: Int64s, extent_bytes: Int64s) -> None:
+        """Their live cells are now one after the other in these ranges, as if only they had been
+        put. The caller has seen that nobody looks at them."""
+        assert not self.pins[slab_ids].any(), "moved under a reader"
+        self.address[slab_ids] = address
+        self.extent_bytes[slab_ids] = extent_bytes
+        self.live_bytes[slab_ids] = extent_bytes
+        self.num_rows[slab_ids] = self.live_rows[slab_ids]
 
     def recycle(self, slab_ids: Int32s) -> None:
         """Give ids back. The caller has seen that they have no live row and no pin."""

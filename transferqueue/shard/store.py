@@ -375,6 +375,7 @@ class Store:
 
     def _found(self, cells: Cells, present: np.ndarray | None) -> FoundColumn:
         slab_ids, unit_bytes = self._slabs_of(cells)
+        self.slabs.touch(slab_ids)
         specs, spec_of_row = self.specs.distinct(self.slabs.spec_id[slab_ids])
         if spec_of_row is not None:
             spec_of_row = spec_of_row[np.searchsorted(slab_ids, cells.slabs)]

@@ -1,6 +1,6 @@
 """Contract suites that any backend or sampler can run, and ways to see what was left open."""
 
-from transferqueue.testing.backend_contract import CHECKS, check_backend
+from transferqueue.testing.backend_contract import CHECKS, Faults, check_backend
 from transferqueue.testing.broken import ContractBroken
 from transferqueue.testing.leaks import Leaked, no_leaks
 from transferqueue.testing.sampler_contract import SAMPLER_CHECKS, check_sampler
@@ -9,6 +9,7 @@ __all__ = [
     "CHECKS",
     "SAMPLER_CHECKS",
     "ContractBroken",
+    "Faults",
     "Leaked",
     "check_backend",
     "check_sampler",

@@ -19,6 +19,8 @@ from transferqueue.errors import ServiceUnreachable
 @click.option("--budget-mib", default=4096, show_default=True, help="MiB that each may hold.")
 @click.option("--host", help="Interface to serve other hosts on; without it this host only.")
 @click.option("--arena-dir", help="Folder of the shared memory (default: /dev/shm).")
+@click.option("--spill-dir", help="Folder on a disk for what memory has no room for.")
+@click.option("--spill-mib", type=int, help="MiB there for each shard.")
 @click.option("--prefault", is_flag=True, help="Take all memory at the start, in the background.")
 @click.option(
     "--sampler", "samplers", multiple=True, metavar="MODULE:CLASS", help="An own sampler's class."
@@ -49,6 +51,8 @@ def serve(
     budget_mib: int,
     host: str | None,
     arena_dir: str | None,
+    spill_dir: str | None,
+    spill_mib: int | None,
     restore: str | None,
     prefault: bool,  # noqa: FBT001 - click's
     samplers: tuple[str, ...],
@@ -74,6 +78,8 @@ def serve(
         "budget_bytes": budget_mib << 20,
         "host": host,
         "arena_dir": arena_dir,
+        "spill_dir": spill_dir,
+        "spill_bytes": None if spill_mib is None else spill_mib << 20,
         "prefault": prefault,
     }
     if join is None:

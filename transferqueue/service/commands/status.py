@@ -27,7 +27,7 @@ KEYS = {
     "partitions": "by name: rows, bytes, fields (field -> samples that have it), tasks (free, "
     "claimed, acked, dead_letter), waiting (claims, cells, selects, puts), rows_put, "
     "rows_handed_out, policy",
-    "shards": "a list: slot, rows, used_bytes, budget_bytes, leases, puts_waiting, backend, "
+    "shards": "a list: slot, rows, used_bytes, budget_bytes, leases, puts_waiting, backend, spill, "
     "requests, refusals",
     "parked": "requests that wait for an answer",
     "waiting_for_shards": "requests that wait until all shards have come, after a restart",
@@ -61,13 +61,14 @@ def show(report: Mapping[str, Any]) -> None:
 
 def shards_table(report: Mapping[str, Any]) -> Any:
     """A row a shard."""
-    heads = ("shard", "rows", "MiB used", "of", "leases", "puts waiting", "refused")
+    heads = ("shard", "rows", "MiB used", "of", "on disk", "leases", "puts waiting", "refused")
     rows = [
         (
             shard["slot"],
             f"{shard['rows']:,}",
             mib(shard["used_bytes"]),
             mib(shard["budget_bytes"]),
+            _on_disk(shard),
             shard["leases"],
             shard["puts_waiting"] + shard["puts_over_quota"],
             sum(shard["refusals"].values()),
@@ -75,6 +76,11 @@ def shards_table(report: Mapping[str, Any]) -> Any:
         for shard in report["shards"]
     ]
     return table(*heads, rows=rows, right=heads)
+
+
+def _on_disk(shard: Mapping[str, Any]) -> str:
+    spill = shard.get("spill")
+    return "" if spill is None else mib(spill["used_bytes"])
 
 
 def partitions_table(report: Mapping[str, Any]) -> Any:

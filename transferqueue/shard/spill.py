@@ -1,0 +1,149 @@
+"""A shard's edge for spilling: slabs move to the disk, some bytes at a turn of the loop.
+
+A move is: copy to the disk and seal there; write it in the journal; only then point the index at
+the copy and free the memory. Killed in between, the shard's successor finds in its journal where
+each slab is, and the room of a copy that nobody knows of is free again. Slabs that somebody has
+leased stay where they are, so nobody's memory moves.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.backends.tiered import DISK, TieredBackend
+from transferqueue.errors import ServiceFailed
+from transferqueue.shard.coldness import Marks, Surplus, coldest
+from transferqueue.shard.moving import Move
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transferqueue.backends.base import Backend
+    from transferqueue.config import SpillConfig
+    from transferqueue.shard.journal import ShardJournal
+    from transferqueue.shard.store import Store
+
+STEP_BYTES = 16 << 20
+"""Moved at one turn of the loop, or one slab: 10 to 50 ms on two busy cores, for which other
+requests wait."""
+
+STEP_SLABS = 512
+"""At most so many of them: each costs some calls of the kernel."""
+
+MIN_SLAB_BYTES = 16 << 10
+"""Smaller slabs stay: a page of the disk and a turn of the loop are too much for what they free."""
+
+TRY_AGAIN_S = 0.25
+"""After the disk was full or failed, or nothing could be moved."""
+
+_log = logging.getLogger(__name__)
+
+
+class Spill:
+    """``wanted`` says how many bytes the first put that waits for space needs, ``on_free`` hears
+    that space came free."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        backend: TieredBackend,
+        journal: ShardJournal,
+        marks: Marks,
+        wanted: Callable[[], int],
+        on_free: Callable[[], None],
+        min_slab_bytes: int | None = None,
+    ) -> None:
+        self._min_slab_bytes = MIN_SLAB_BYTES if min_slab_bytes is None else min_slab_bytes
+        self._store = store
+        self._backend = backend
+        self._journal = journal
+        self._surplus = Surplus(marks)
+        self._wanted = wanted
+        self._on_free = on_free
+        self._not_before_s = 0.0
+        self._is_due = False
+        self._num_moved = 0
+        self._has_failed = False
+
+    @classmethod
+    def of(
+        cls, backend: Backend, config: SpillConfig | None, budget_bytes: int, **edges: Any
+    ) -> Spill | None:
+        """``None`` for a shard that keeps all in memory."""
+        if config is None or not isinstance(backend, TieredBackend):
+            return None
+        marks = Marks.of(budget_bytes, config.high, config.low)
+        return cls(backend=backend, marks=marks, **edges)
+
+    def tick(self, now_s: float) -> None:
+        """Move some slabs, if there is need."""
+        surplus = self._surplus.now(self._backend.used_bytes, self._wanted())
+        self._is_due = surplus > 0
+        if not self._is_due or now_s < self._not_before_s:
+            return
+        if self._step(surplus):
+            self._on_free()
+        else:
+            self._not_before_s = now_s + TRY_AGAIN_S
+
+    def next_s(self) -> float | None:
+        """When `tick` is due."""
+        return self._not_before_s if self._is_due else None
+
+    def report(self) -> dict[str, Any]:
+        """For ``status``."""
+        disk, slabs = self._backend.disk, self._store.slabs
+        ids = slabs.ids()
+        return {
+            **disk.facts(),
+            "used_bytes": disk.used_bytes,
+            "budget_bytes": disk.capacity_bytes,
+            "slabs": int(np.count_nonzero(slabs.address[ids] >= DISK)),
+            "moved": self._num_moved,
+        }
+
+    def _step(self, surplus: int) -> bool:
+        """Whether anything was moved."""
+        ids = self._chosen(surplus)
+        while len(ids):
+            move = Move(self._store, ids)
+            found = self._copy(move)
+            if found is not None:
+                return self._point_at(found, move)
+            ids = ids[: len(ids) // 2]  # the disk's room may be in pieces
+        return False
+
+    def _copy(self, move: Move) -> tuple[np.ndarray, np.ndarray] | None:
+        try:
+            return self._backend.spill(move.ranges())
+        except ServiceFailed as error:
+            if not self._has_failed:  # once, until it works again
+                _log.warning("spilling stopped, slabs stay in memory: %s", error)
+            self._has_failed = True
+            return None
+
+    def _point_at(self, found: tuple[np.ndarray, np.ndarray], move: Move) -> bool:
+        if not self._journal.moved(self._store, move.slab_ids, *found):
+            self._backend.free(*found)
+            return False
+        self._backend.free(*move.to(*found))
+        self._num_moved += len(move.slab_ids)
+        self._has_failed = False
+        return True
+
+    def _chosen(self, surplus: int) -> np.ndarray:
+        """No more than the disk has room for, so that what there is of it is used."""
+        slabs, disk = self._store.slabs, self._backend.disk
+        ids = slabs.movable(DISK)
+        under_way = [reservation.slab_ids for reservation in self._store.reservations()]
+        if under_way:
+            ids = ids[~np.isin(ids, np.concatenate(under_way))]
+        nbytes = slabs.live_bytes[ids]
+        ids = ids[(nbytes >= self._min_slab_bytes) & (nbytes <= disk.largest_free)]
+        most = min(STEP_BYTES, disk.capacity_bytes - disk.used_bytes)
+        chosen = coldest(slabs.live_bytes[ids], slabs.last_use[ids], surplus, most)
+        return ids[chosen[:STEP_SLABS]]
