@@ -13,7 +13,9 @@ from tests.recovery.test_shard_journal import Worker, account_of
 from tests.waiting import wait_until
 from transferqueue.backends.tiered import DISK, TieredBackend
 from transferqueue.config import SpillConfig
+from transferqueue.errors import BytesDamaged
 from transferqueue.journal.file import read_journal
+from transferqueue.shard import spill
 from transferqueue.shard.allocator import RangeAllocator
 from transferqueue.shard.moving import Move
 from transferqueue.shard.recovery import Recovery
@@ -60,7 +62,10 @@ def is_told(running: InProcess) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_journal_says_where_every_slab_is(tmp_path: Path, seed: int) -> None:
+def test_a_journal_says_where_every_slab_is(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spill, "MIN_SLAB_BYTES", 1)
     with in_process(tmp_path, spill=always(tmp_path)) as running:
         worker = Worker(running, seed)
         for step in range(100):
@@ -150,8 +155,6 @@ def test_without_the_file_on_the_disk_its_rows_alone_are_lost(tmp_path: Path) ->
                 path.unlink()
 
         running.restart_shard(1, spoil)
-        from transferqueue.errors import BytesDamaged
-
         with pytest.raises(BytesDamaged, match="the file ends before them"):
             running.client.get(spilled)
         del held
