@@ -323,7 +323,27 @@ class PpoDriver:
                 self._recover(death)
 
     def _recover(self, death: WorkerDied) -> None:
-        """Make dead processes again; when one of them held state, go back to the checkpoint."""
+        """Make dead processes again; when one of them held state, go back to the checkpoint. One
+        that dies meanwhile is as good as one that died before."""
+        is_state_lost = False
+        while True:
+            dead = self._remade(death)
+            is_state_lost = is_state_lost or not self._is_stateless(dead)
+            if not is_state_lost:
+                return
+            assert self._checkpoints is not None
+            folder = self._checkpoints.newest()
+            assert folder is not None
+            try:
+                self._go_back_to(folder)
+            except WorkerDied as another:
+                death = another
+            else:
+                return
+
+    def _remade(self, death: WorkerDied) -> list[str]:
+        """Processes that have died, and are there again. ``death`` when there are none, too many,
+        or none that could be made as they were."""
         dead = self._roles.dead()
         if not dead or self.num_restarts + len(dead) > self._config.max_restarts:
             raise death
@@ -335,8 +355,7 @@ class PpoDriver:
         for process in dead:
             self._roles.restart(process)
         self.num_restarts += len(dead)
-        if folder is not None and not self._is_stateless(dead):
-            self._go_back_to(folder)
+        return dead
 
     def _go_back_to(self, folder: Path) -> None:
         """Undo the updates that this checkpoint has not."""
