@@ -8,47 +8,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from transferqueue.net.turnstile import Turnstile
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from transferqueue.net.server import Handler, Reply, Request, Server
+    from transferqueue.net.server import Request, Server
 
 
-class Gate:
+class Gate(Turnstile):
     """Closed until ``open``; or open from the beginning, for a service that just starts."""
 
     def __init__(self, *, is_open: bool, limit_s: float) -> None:
         """``limit_s``: when to open although not all shards have come."""
+        super().__init__(self._is_open_to)
         self.is_open = is_open
         self.limit_s = limit_s
-        self._waiting: dict[tuple[bytes, int], tuple[Request, Handler]] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def guard(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-        """The same operations, behind the gate."""
-        return {op: self._guarded(handler) for op, handler in handlers.items()}
-
-    def _guarded(self, handler: Handler) -> Handler:
-        def handle(request: Request) -> Reply | None:
-            if self.is_open:
-                return handler(request)
-            self._waiting[request.key] = (request, handler)
-            return None
-
-        return handle
-
-    def cancel(self, key: tuple[bytes, int]) -> None:
-        """The client gave the request up."""
-        self._waiting.pop(key, None)
 
     def open(self, server: Server) -> None:
         """Serve those that waited, in the order in which they came."""
         self.is_open = True
-        waiting, self._waiting = self._waiting, {}
-        for request, handler in waiting.values():
-            with server.answering(request):
-                reply = handler(request)
-                if reply is not None:
-                    server.reply(request, reply)
+        self.let_pass(server)
+
+    def _is_open_to(self, request: Request) -> bool:
+        del request
+        return self.is_open

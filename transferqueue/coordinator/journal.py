@@ -67,10 +67,6 @@ class CoordinatorJournal:
         self._dump = dump
 
     @property
-    def is_kept(self) -> bool:
-        return self._file is not None
-
-    @property
     def num_bytes(self) -> int:
         return 0 if self._file is None else self._file.num_bytes
 

@@ -139,10 +139,14 @@ def send_or_drop(
 
 def receive_frames(socket: zmq.Socket[bytes]) -> list[memoryview]:
     """The frames of the next message, not copied. ``zmq.Again`` when there is none."""
+    return [frame.buffer for frame in _receive(socket)]
+
+
+def _receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
     frames = [socket.recv(_NOW, copy=False)]
     while frames[-1].more:
         frames.append(socket.recv(_NOW, copy=False))
-    return [frame.buffer for frame in frames]
+    return frames
 
 
 def receive_with_key(
@@ -150,9 +154,7 @@ def receive_with_key(
 ) -> tuple[list[memoryview], str | None]:
     """Frames as `receive_frames` gives them, and the name of the key that their connection showed;
     ``None`` for one of this host. To ask costs 0.3 µs, and 6 where there is none."""
-    frames = [socket.recv(_NOW, copy=False)]
-    while frames[-1].more:
-        frames.append(socket.recv(_NOW, copy=False))
+    frames = _receive(socket)
     name = None
     if may_have_key:
         with contextlib.suppress(zmq.ZMQError):

@@ -203,10 +203,6 @@ class RangeAllocator:
         """Copies of the starts and ends of the free ranges below the frontier, by address."""
         return self._free.snapshot()
 
-    def free_around(self, address: int) -> tuple[int, int]:
-        """The free range that holds a byte that is free: its start and its end."""
-        return self._free.around(address)
-
     def _largest_room(self, align: int) -> int:
         tail = room(self._tail_start(), self.capacity_bytes, align)
         return max(0, tail, self._free.largest_room(align))

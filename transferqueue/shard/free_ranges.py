@@ -47,11 +47,6 @@ class FreeRanges:
         """The range at the highest address."""
         return (self._starts[-1], self._ends[-1]) if self._starts else None
 
-    def around(self, address: int) -> tuple[int, int]:
-        """The range that holds a byte. The caller knows that there is one."""
-        at = bisect_right(self._starts, address) - 1
-        return self._starts[at], self._ends[at]
-
     def largest_room(self, align: int) -> int:
         """How much the roomiest range can take at a multiple of ``align``."""
         self._refresh_size_order()
