@@ -10,6 +10,7 @@ import pytest
 from tests.chaos.record import FLOW, KEPT, Found, Ledger, broken_promises, read_records
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -29,7 +30,7 @@ def acked(*rows: int) -> list[dict[str, Any]]:
     return [{"did": "acking", "rows": list(rows)}, {"did": "acked", "rows": list(rows)}]
 
 
-def found(kept: list[int] = [], flow: list[int] = []) -> Found:  # noqa: B006
+def found(kept: Sequence[int] = (), flow: Sequence[int] = ()) -> Found:
     return Found(kept=Counter(kept), flow=Counter(flow))
 
 

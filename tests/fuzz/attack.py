@@ -59,9 +59,7 @@ class Report:
 
 class Attacker:
     """One stranger with the key, or in the 0700 folder: everything that a peer may send it sends.
-
-    Its connection is one and the same, so that the server's answers show that it still serves.
-    """
+    Now and then it is gone, and comes as another."""
 
     def __init__(self, endpoint: str) -> None:
         self._context = zmq.Context()

@@ -329,7 +329,8 @@ def serve_ray(
 
     ``shards_per_node`` shards on every node (or on those of ``nodes``, by node id), each with
     ``budget_bytes``, and the coordinator on this node. Any process of the cluster reaches it with
-    ``tq.connect()``. ``encrypt``, ``read_keys`` and ``prefault``: see `ServiceConfig`.
+    ``tq.connect()``. What bytes lie on (``backend``, ``arena_dir``, ``spill_dir``, …), ``encrypt``,
+    ``read_keys`` and ``prefault``: see `ServiceConfig`; folders are each node's own.
     ``samplers``: own classes, as in `serve`, importable where the coordinator runs.
     ``actor_options`` are those of ``ray.remote`` for all of its actors: ``num_cpus`` (0 by
     default), ``resources``, ``runtime_env``, ``max_restarts`` (3 by default),
