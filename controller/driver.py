@@ -131,7 +131,8 @@ class PpoDriver:
     def run(self, *, resume: bool = False) -> Iterator[StepReport]:
         """One report an update. ``resume``: go on from the newest checkpoint, if there is one;
         samples that an earlier driver left in the data plane are used, unless they were generated
-        in lockstep."""
+        in lockstep. A driver that dies once the checkpoint is written and before it yields has
+        reported one update less than the checkpoint holds."""
         self._begin(self._restored() if resume else None)
         while self.step < self._config.num_steps:
             try:

@@ -166,6 +166,11 @@ class ServiceConfig:
             low=self.spill_low,
         )
 
+    @property
+    def storage_bytes(self) -> int:
+        """What each shard can hold, in memory and where it spills to."""
+        return self.budget_bytes + (self.spill_bytes or 0)
+
     def _check_backend_options(self) -> None:
         try:
             json.dumps(dict(self.backend_options))

@@ -84,7 +84,9 @@ def test_whoever_is_killed_in_a_running_example_it_goes_on(tmp_path: Path) -> No
     resumed = after[len(before) :]
     checkpoint = resumed[0]["step"] - 1
     assert checkpoint % 2 == 0
-    assert before[-1]["step"] - checkpoint in (0, 1), "counters go on from the newest checkpoint"
+    # One step behind the checkpoint: killed after it was written, before its update was reported.
+    behind = checkpoint - before[-1]["step"]
+    assert behind in (-1, 0, 1), "counters go on from the newest checkpoint"
     assert [line["step"] for line in resumed] == list(range(checkpoint + 1, STEPS + 1))
     versions = [line["version"] for line in after]
     assert versions == sorted(set(versions)), "no version of the weights is given twice"

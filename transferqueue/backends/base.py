@@ -162,6 +162,12 @@ class Backend(Closing):
     def extents(self, nbytes: Sequence[int]) -> Int64s:
         """How many bytes ``reserve`` takes for each size: the size and its padding after it."""
 
+    def reserve_for_saved(self, nbytes: Sequence[int]) -> tuple[Int64s, Int64s] | None:
+        """As ``reserve``, for bytes that come from a checkpoint rather than from a put: addresses
+        and extents. A backend of several may take them to where it would move them anyhow."""
+        found = self.reserve(nbytes)
+        return None if found is None else (found, self.extents(nbytes))
+
     @abstractmethod
     def writable(self, address: int, nbytes: int) -> memoryview:
         """The reserved bytes, to be filled in place: format ``B``, writable.

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
+_NO_HOLES = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV})
+"""This file system never makes any. Others may work the next time."""
+
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -38,9 +41,14 @@ class DiskFile:
         for start, end in ranges:
             if not self._punches:
                 return
-            mode = _PUNCH_HOLE | _KEEP_SIZE
-            if _libc().fallocate(self._fd, mode, start, end - start):
-                self._punches = ctypes.get_errno() == errno.EINTR
+            self._punches = self._punch(start, end - start) not in _NO_HOLES
+
+    def _punch(self, start: int, nbytes: int) -> int:
+        """0, or why not."""
+        while _libc().fallocate(self._fd, _PUNCH_HOLE | _KEEP_SIZE, start, nbytes):
+            if (failure := ctypes.get_errno()) != errno.EINTR:
+                return failure
+        return 0
 
     def cut(self, nbytes: int) -> None:
         """No longer than this."""

@@ -154,7 +154,7 @@ class PrivateViews:
             self._ahead = ReadAhead(self._kept)
             if self._closed:
                 self._kept.close()
-        found = self._kept.array(address, nbytes)
+        found = self._kept.array(address, nbytes)  # `Closed` after close
         self._ahead.ask(address, nbytes)
         return found
 

@@ -76,6 +76,15 @@ class TieredBackend(Backend):
         for at in range(0, len(block), PIECE_BYTES):
             self.disk.write(address + at, block[at : at + PIECE_BYTES])
 
+    def reserve_for_saved(self, nbytes: Sequence[int]) -> Ranges | None:
+        """In memory while there is room, then on the disk: what did not fit into memory alone when
+        it was saved comes back all the same."""
+        found = self.memory.reserve_for_saved(nbytes)
+        if found is not None:
+            return found
+        on_disk = self.disk.reserve_for_saved(nbytes)
+        return None if on_disk is None else (on_disk[0] + DISK, on_disk[1])
+
     # -- writing --------------------------------------------------------------------------------
 
     @property
@@ -100,10 +109,16 @@ class TieredBackend(Backend):
         return self.memory.writable(address, nbytes)
 
     def write(self, address: int, data: memoryview) -> None:
-        self.memory.write(address, data)
+        if address >= DISK:
+            self.disk.write(address - DISK, data)
+        else:
+            self.memory.write(address, data)
 
     def seal(self, addresses: Int64s, nbytes: Int64s) -> None:
-        self.memory.seal(addresses, nbytes)
+        memory, disk = _split(addresses, nbytes)
+        self.memory.seal(*memory)
+        if len(disk[0]):
+            self.disk.seal(*disk)
 
     # -- reading --------------------------------------------------------------------------------
 

@@ -117,8 +117,9 @@ class RestorePlan:
 
 
 def plan_restore(path: str, *, num_shards: int, budget_bytes: int) -> RestorePlan:
-    """Look at a checkpoint before anything is started. `CheckpointError`, or `CheckpointTooLarge`
-    when the shards cannot hold it."""
+    """Look at a checkpoint before anything is started. ``budget_bytes``: what each shard can hold,
+    on a disk to which it spills too. `CheckpointError`, or `CheckpointTooLarge` when they cannot
+    hold it."""
     path = os.path.abspath(path)
     manifest = read_manifest(path)
     if manifest.extent_bytes > num_shards * budget_bytes:

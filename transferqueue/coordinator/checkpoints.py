@@ -64,7 +64,10 @@ class Checkpoints:
         life: int,
         links: ShardLinks,
         dump: Callable[[], Iterable[Record]],
+        num_slots: Callable[[], int],
     ) -> None:
+        """``num_slots``: above every slot of which a shard has rows, here or not back yet."""
+        self._num_slots = num_slots
         self._service_id = service_id
         self._life = life
         self._links = links
@@ -95,6 +98,9 @@ class Checkpoints:
         if self._current is not None:
             raise CheckpointBusy(path, f"this service is writing one to {self._current.path}")
         incarnations = self._links.incarnations
+        for slot in range(self._num_slots()):
+            if slot not in incarnations and slot not in self._links.lost:
+                raise CheckpointFailed(path, f"shard {slot}", "has not come (back) yet; ask again")
         self._current = _UnderWay(
             request=request,
             path=path,
@@ -131,7 +137,8 @@ class Checkpoints:
         if current is None:
             return
         try:
-            self._check(current, now_s)
+            if current.publishing is None:  # then it is there, whatever becomes of the shards
+                self._check(current, now_s)
             self._go_on(current, now_s)
         except TransferQueueError as error:
             self._fail(current, error)

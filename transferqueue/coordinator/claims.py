@@ -214,6 +214,7 @@ class Claims:
             partition=self._partition,
             task=waiter.feed.task,
             uids=self._table.uids(distinct),
+            num_rows=len(rows),
             deadline_s=now_s + waiter.lease_s,
             exclusive=waiter.sampler.exclusive,
             batch=batch,
@@ -310,7 +311,7 @@ class Claims:
         rows = self._claimed_rows(lease)
         if ending is Ending.UNHEARD:
             self._table.take_delivery_back(lease.task, rows)
-            self._quota.rows_handed_out -= len(rows)
+            self._quota.rows_handed_out -= lease.num_rows
         if not lease.exclusive:
             return rows
         self._table.set_state(lease.task, rows, TaskState.FREE)

@@ -136,7 +136,7 @@ class ControlPlane(OperatorSide):
         check_task(made, task)
         check_fields(made, fields)
         check_tags(made, chooser, condition)
-        reason = made.quota.check_claim(n)
+        reason = made.quota.check_claim(n, repeats=not chooser.exclusive)
         if reason:
             raise ClaimTooLarge(partition, reason)
         self._num_claims += 1
@@ -260,7 +260,8 @@ class ControlPlane(OperatorSide):
             raise InvalidInput(f"n must be at least 1, got {n}")
         if n is not None and min_rows > n:
             raise InvalidInput(f"min_rows={min_rows} rows of at most n={n} can never match")
-        made = self._partitions.made(partition)
+        waits = deadline_s is not None
+        made = (self._partitions.made if waits else self._partitions.looked_at)(partition)
         check_fields(made, fields)
         condition = None if where is None else Predicate.from_plain(where)
         if made.table.num_rows:
@@ -350,6 +351,7 @@ class ControlPlane(OperatorSide):
             effects += self._finish(partition.expire(now_s))
         for waiter_id in self._room.deadlines.pop_due(now_s):
             effects += self._give_up(waiter_id, now_s)
+        self._partitions.forget_unused(lambda name: bool(self._room.of_partition(name)))
         return effects
 
     def _give_up(self, waiter_id: WaiterId, now_s: float) -> list[Effect]:

@@ -54,7 +54,9 @@ def dump(
     for lease in plane.leases.each():
         known = plane.partitions.get(lease.partition)
         if known is not None:
-            yield granted_record(lease, known.claims, 0, requests.get(lease.claim_id), now_s)
+            yield granted_record(
+                lease, known.claims, requests.get(lease.claim_id), now_s, is_new=False
+            )
     for partition in plane.partitions:  # after the claims that keep them
         leaving = partition.table.leaving_rows()
         if len(leaving):

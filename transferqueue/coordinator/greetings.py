@@ -40,7 +40,7 @@ class Greetings:
         if not self.are_all_here:
             self._waiting.append(request)
             return None
-        return self._directory()
+        return self._directory(request)
 
     def cancel(self, key: tuple[bytes, int]) -> None:
         """The client gave the request up."""
@@ -50,15 +50,18 @@ class Greetings:
         """All are here."""
         waiting, self._waiting = self._waiting, []
         for request in waiting:
-            server.reply(request, self._directory())
+            server.reply(request, self._directory(request))
 
-    def _directory(self) -> Reply:
+    def _directory(self, request: Request) -> Reply:
+        shards = self._links.directory()
+        if request.is_reader:  # it is lent no memory
+            shards = [{**shard, "arena": None} for shard in shards]
         return Reply(
             body={
                 "service_id": self._service_id,
                 "version": VERSION,
                 "incarnation": self._incarnation,
                 "homes": self._homes.to_plain(),
-                "shards": self._links.directory(),
+                "shards": shards,
             }
         )

@@ -105,13 +105,11 @@ class CoordinatorJournal:
 
     # -- claims ---------------------------------------------------------------------------------
 
-    def granted(
-        self, lease: Lease, claims: Claims, num_rows: int, now_s: float, told: Told
-    ) -> None:
-        """A claim is out. ``num_rows``: repeats counted."""
+    def granted(self, lease: Lease, claims: Claims, now_s: float, told: Told) -> None:
+        """A claim is out."""
         if self._file is None:
             return
-        record = granted_record(lease, claims, num_rows, told[0], now_s)
+        record = granted_record(lease, claims, told[0], now_s, is_new=True)
         self._tell(record, told)
         self.requests[lease.claim_id] = told[0]
 
@@ -248,9 +246,9 @@ def answer_record(key: Key, body: Mapping[str, Any], frames: Sequence[Buffer]) -
 
 
 def granted_record(
-    lease: Lease, claims: Claims, num_rows: int, key: Key | None, now_s: float
+    lease: Lease, claims: Claims, key: Key | None, now_s: float, *, is_new: bool
 ) -> Record:
-    """A claim that is out. ``num_rows`` 0: it was counted before."""
+    """A claim that is out. ``is_new``: what it handed out is not counted yet."""
     arrays = ArrayWriter()
     body: dict[str, Any] = {
         "claim": lease.claim_id,
@@ -260,7 +258,8 @@ def granted_record(
         "uids": arrays.add(lease.uids),
         "deadline_s": lease.deadline_s,
         "exclusive": lease.exclusive,
-        "num_rows": num_rows,
+        "num_rows": lease.num_rows,
+        "is_new": is_new,
         "key": None if key is None else list(key),
         "at_s": now_s,
         "line": None,

@@ -42,6 +42,8 @@ class Lease:
     task: str
     uids: Uids
     """Distinct, in no order that matters."""
+    num_rows: int
+    """Handed out with it, repeats counted."""
     deadline_s: float
     exclusive: bool
     """Whether the rows are marked as claimed for the task."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from transferqueue.net.server import Request
 
@@ -22,8 +22,6 @@ PROBE_S = 1.0
 GONE_AFTER_S = 1.5
 """A live client connects again within a second (`sockets.common_options`)."""
 
-RequestKey = tuple[bytes, int]
-
 
 class ParkedRequests:
     """``probe`` tells the peer of a request that it is being worked on, and returns whether the
@@ -31,7 +29,7 @@ class ParkedRequests:
 
     def __init__(self, probe: Callable[[Request], bool]) -> None:
         self._probe = probe
-        self._by_key: dict[RequestKey, Request] = {}
+        self._by_key: dict[Hashable, Request] = {}
         self._missing_since_s: dict[bytes, float] = {}
         self._next_probe_s = 0.0
 
@@ -41,7 +39,8 @@ class ParkedRequests:
     def add(self, request: Request) -> None:
         self._by_key[request.key] = request
 
-    def pop(self, key: RequestKey) -> Request | None:
+    def pop(self, key: Hashable) -> Request | None:
+        """What waits under this key (`Request.key`), if it does still."""
         return self._by_key.pop(key, None)
 
     def next_s(self) -> float | None:

@@ -14,7 +14,7 @@ from transferqueue.coordinator.uid_ranges import GoneUids
 from transferqueue.errors import InvalidInput, UnknownPartition, near_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from transferqueue.coordinator.leases import Leases
     from transferqueue.coordinator.uid_ranges import Uids
@@ -51,6 +51,19 @@ class Partitions:
         """The partition, made now if this is its first use: any task, explicit retention."""
         partition = self._by_name.get(name)
         return self._make(name, PartitionPolicy()) if partition is None else partition
+
+    def looked_at(self, name: str) -> Partition:
+        """The partition, or an empty one that nobody else sees: to look makes nothing."""
+        check_names("partition", (name,))
+        partition = self._by_name.get(name)
+        return partition or Partition(name, PartitionPolicy(), self._leases, self.gone)
+
+    def forget_unused(self, is_waited_for: Callable[[str], bool]) -> None:
+        """Partitions that were only ever waited on, now that nobody does."""
+        for name, partition in list(self._by_name.items()):
+            has_been_used = partition.table.num_rows or partition.quota.rows_put
+            if not (has_been_used or name in self._declared or is_waited_for(name)):
+                del self._by_name[name]
 
     def _make(self, name: str, policy: PartitionPolicy) -> Partition:
         check_names("partition", (name,))

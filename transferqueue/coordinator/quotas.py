@@ -144,14 +144,24 @@ class Quota:
                     f"max_{what} is {limit:,}; put fewer rows at a time, or raise it"
                 )
 
-    def check_claim(self, n: int) -> str:
-        """Why so many rows could never be ready at once, with the arithmetic; "" if they could."""
-        if self._max_rows is not None and n > self._max_rows:
+    def check_claim(self, n: int, *, repeats: bool = False) -> str:
+        """Why so many rows could never be ready at once, with the arithmetic; "" if they could.
+        ``repeats``: a row may come more than once, so a few of them are enough."""
+        if self._max_rows is not None and n > self._max_rows and not repeats:
             return f"a claim of {n:,} rows, but max_rows lets in {self._max_rows:,} at once"
         slack = None if self._ratio is None else 2 * self._ratio.slack_rows
         if slack is not None and n > slack:
             return f"a claim of {n:,} rows, but samples_per_insert has 2 x slack_rows = {slack:g}"
-        return ""
+        # How large rows are to be is only known from those that are there, once they fill it.
+        is_full = self._max_bytes is not None and (
+            self.used_rows > 0 and self.field_bytes.total + self._mean_bytes > self._max_bytes
+        )
+        return self._never_in_bytes(n) if is_full and not repeats else ""
+
+    @property
+    def _mean_bytes(self) -> float:
+        """Of a row that is in."""
+        return self.field_bytes.total / max(1, self.used_rows)
 
     def _fits(self, put: PutWaiter) -> bool:
         credit = self.credit
@@ -213,11 +223,10 @@ class Quota:
         else:
             if demand.available_rows >= demand.n:
                 return []
-            mean_bytes = self.field_bytes.total / max(1, self.used_rows)
-            never = self._never_in_bytes(demand.n, mean_bytes)
+            never = self._never_in_bytes(demand.n)
             if never:
                 return never
-            stuck = self._block(put, demand.idle_rows, mean_bytes)
+            stuck = self._block(put, demand.idle_rows)
         if not stuck:
             return []
         self.num_let_past += 1
@@ -228,10 +237,10 @@ class Quota:
         put = next(iter(self.waiting.values()))
         if self._fits(put) or demand.available_rows < demand.n:
             return False
-        mean_bytes = self.field_bytes.total / max(1, self.used_rows)
-        return self._block(put, demand.idle_rows, mean_bytes)
+        return self._block(put, demand.idle_rows)
 
-    def _never_in_bytes(self, n: int, mean_bytes: float) -> str:
+    def _never_in_bytes(self, n: int) -> str:
+        mean_bytes = self._mean_bytes
         if self._max_bytes is None or n * mean_bytes <= self._max_bytes:
             return ""
         return (
@@ -239,11 +248,11 @@ class Quota:
             f"but max_bytes is {self._max_bytes:,}"
         )
 
-    def _block(self, put: PutWaiter, idle_rows: int, mean_bytes: float) -> bool:
+    def _block(self, put: PutWaiter, idle_rows: int) -> bool:
         if self._max_rows is not None and idle_rows + put.num_rows > self._max_rows:
             return True
         return self._max_bytes is not None and (
-            idle_rows * mean_bytes + put.num_bytes > self._max_bytes
+            idle_rows * self._mean_bytes + put.num_bytes > self._max_bytes
         )
 
     def of_slot(self, slot: int) -> list[PutWaiter]:

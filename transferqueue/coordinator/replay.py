@@ -188,7 +188,7 @@ class Replay:
         if body["line"] is not None:
             in_order = arrays.int64s(body["batch"])
             batch, is_again = self._batch(made, body["line"], int(body["replica"]), in_order)
-        if body["num_rows"] and not is_again:
+        if body["is_new"] and not is_again:
             self._hand_out(made, body, uids)
         lease = Lease(
             claim_id=int(body["claim"]),
@@ -196,6 +196,7 @@ class Replay:
             partition=made.name,
             task=str(body["task"]),
             uids=uids,
+            num_rows=int(body["num_rows"]),
             deadline_s=float(body["deadline_s"]),
             exclusive=bool(body["exclusive"]),
             batch=batch,

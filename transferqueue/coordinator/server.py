@@ -100,7 +100,11 @@ class CoordinatorServer:
             homes=homes,
         )
         self._checkpoints = Checkpoints(
-            service_id=service_id, life=life, links=self._links, dump=self._dump_for_checkpoint
+            service_id=service_id,
+            life=life,
+            links=self._links,
+            dump=self._dump_for_checkpoint,
+            num_slots=lambda: self._plane.next_slot,
         )
         self._started_s = time.monotonic()
         guarded = self._gate.guard(
@@ -149,6 +153,7 @@ class CoordinatorServer:
         self._journal.resume(found.requests)
         self._links.lost.update(found.lost)
         self._plane.next_slot = max(self._plane.next_slot, self._num_shards)
+        self._awaited = self._plane.next_slot  # the slots that may have rows, joined ones too
         for partition in self._plane.partitions:
             if partition.policy.limits_puts:
                 self._links.limit(partition.name)
@@ -207,7 +212,7 @@ class CoordinatorServer:
             if isinstance(effect, FreeRows):
                 self._links.order_free(effect)
                 continue
-            request = self._parked.pop(_key(effect.waiter_id))
+            request = self._parked.pop(effect.waiter_id)
             if request is None:
                 continue
             if isinstance(effect, Refuse):
@@ -231,7 +236,7 @@ class CoordinatorServer:
         now_s = time.monotonic()
         lease = self._plane.leases.get(grant.claim_id, now_s)
         claims = self._plane.partitions.known(grant.partition).claims
-        self._journal.granted(lease, claims, len(grant.uids), now_s, (request.key, reply))
+        self._journal.granted(lease, claims, now_s, (request.key, reply))
 
     def _park(self, request: Request, effects: Sequence[Effect]) -> None:
         """Keep the request until one of the effects, now or later, answers it."""
@@ -257,7 +262,7 @@ class CoordinatorServer:
 
     def _greet(self) -> None:
         if self._greetings.are_all_here:
-            if not self._gate.is_open:
+            if not self._gate.is_open and self._links.are_settled(self._awaited):
                 self._gate.open(self._server)
             self._greetings.answer(self._server)
 
@@ -352,7 +357,7 @@ class CoordinatorServer:
             self._plane.wait(
                 now_s=now_s,
                 waiter_id=request.key,
-                client_id=str(body.get("client") or request.peer.hex()),
+                client_id=str(body.get("client") or request.peer_name),
                 partition=str(body["partition"]),
                 uids=ArrayReader(request.frames).int64s(body["uids"]),
                 fields=list(body["fields"]),
@@ -367,7 +372,7 @@ class CoordinatorServer:
             self._plane.select(
                 now_s=now_s,
                 waiter_id=request.key,
-                client_id=str(body.get("client") or request.peer.hex()),
+                client_id=str(body.get("client") or request.peer_name),
                 partition=str(body["partition"]),
                 where=body["where"],
                 fields=list(body["fields"]),
@@ -409,8 +414,3 @@ class CoordinatorServer:
                 "keys_refused": self._server.num_keys_refused,
             }
         )
-
-
-def _key(waiter_id: object) -> tuple[bytes, int]:
-    assert isinstance(waiter_id, tuple)
-    return waiter_id

@@ -41,6 +41,9 @@ class TimeLimit:
         try:
             return self._timed(call)
         finally:
+            # Once more: the alarm may have come in the middle of the same two lines of `_timed`.
+            self._is_running = False
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, before)
 
     def _timed(self, call: Callable[[], Result]) -> Result:

@@ -52,7 +52,7 @@ _LOOKING_AT_ONE: Final = frozenset(
     {ops.GET, ops.WAIT, ops.SELECT, ops.POLICY, ops.DEAD_LETTERS, ops.DESCRIBE}
 )
 _GOING_ON: Final = frozenset({ops.HELLO, ops.READ, ops.READ_DONE})
-"""``read`` and ``read_done`` name a lease: whoever holds it knows the partition, and checks."""
+"""``read`` and ``read_done`` name a lease, which is there for the key alone that asked for it."""
 
 
 class Access:
@@ -61,9 +61,9 @@ class Access:
     def __init__(self, grants: Mapping[str, Grant]) -> None:
         self._grants = dict(grants)
 
-    def partitions_of(self, name: str | None) -> tuple[str, ...] | None:
-        """Those that the holder of a key is limited to; ``None``: no limit."""
-        return None if name is None else self._grants[name].partitions
+    def is_reader(self, name: str | None) -> bool:
+        """Whether the holder of a key may look and no more."""
+        return name is not None and self._grants[name].role is Role.READER
 
     def check(self, name: str | None, op: str, body: Mapping[str, Any]) -> None:
         """`NotAllowed` unless the holder of this key may ask for this."""

@@ -21,6 +21,7 @@ from transferqueue.net.access import Access
 from transferqueue.net.calls import CANCEL, RESUME, UNKNOWN, WORKING
 from transferqueue.net.contexts import Contexts
 from transferqueue.net.keys import KeyCheck, ServiceKeys
+from transferqueue.net.peer_names import peer_name
 from transferqueue.net.replies import AnswerLog
 from transferqueue.net.sockets import (
     common_options,
@@ -67,13 +68,20 @@ class Request:
     body: Mapping[str, Any]
     frames: Sequence[Buffer]
     received_s: float
-    limited_to: tuple[str, ...] | None = None
-    """The partitions that its key may read; ``None``: all."""
+    key_name: str | None = None
+    """Of the key that its connection showed; ``None``: it came over a socket of this host."""
+    is_reader: bool = False
+    """Whether that is a key that only reads."""
 
     @property
     def key(self) -> tuple[bytes, int]:
         """What names this request among all of this server's."""
         return self.peer, self.request_id
+
+    @property
+    def peer_name(self) -> str:
+        """How to name the peer to others."""
+        return peer_name(self.peer)
 
     def number(self, name: str) -> int:
         """An int of the body. `Malformed` for anything else."""
@@ -263,9 +271,9 @@ class Server:
                     body=message.body,
                     frames=message.frames,
                     received_s=time.monotonic(),
-                    limited_to=self._access.partitions_of(key_name),
-                ),
-                key_name,
+                    key_name=key_name,
+                    is_reader=self._access.is_reader(key_name),
+                )
             )
 
     def _control(self, peer: bytes, message: Message) -> None:
@@ -300,10 +308,10 @@ class Server:
         """The request was never seen: a peer that asks for it again is to send it again."""
         self._answers.forget(*request.key)
 
-    def _handle(self, request: Request, key_name: str | None) -> None:
+    def _handle(self, request: Request) -> None:
         self._answers.begin(*request.key)
         with self.answering(request):
-            self._access.check(key_name, request.op, request.body)
+            self._access.check(request.key_name, request.op, request.body)
             handler = self._handlers.get(request.op)
             if handler is None:
                 raise InvalidInput(f"no operation {request.op!r}")

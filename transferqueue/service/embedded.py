@@ -277,7 +277,8 @@ def serve(
     if restore is None:
         return Service(config)
     return Service(
-        config, plan_restore(os.fspath(restore), num_shards=shards, budget_bytes=budget_bytes)
+        config,
+        plan_restore(os.fspath(restore), num_shards=shards, budget_bytes=config.storage_bytes),
     )
 
 

@@ -57,11 +57,12 @@ class JoinedShards(Closing):
         self._owner_pid = os.getpid()
         self._closed = False
         self._keys = keys
+        self._files_id = secrets.token_hex(8)
+        """In the names of its files. The service's own id may be that of a saved one, which may
+        have shards of the same slots on this host."""
+        self.slots: list[int] = []
         with self._connect() as client:
             self.service_id = client.service_id
-            ask = client._ops.upkeep.join
-            self._given = [run_blocking(ask()) for _ in range(config.shards)]
-        self.slots = [given["slot"] for given in self._given]
         self._runtime_dir = RuntimeDir(f"{self.service_id}-{secrets.token_hex(4)}")
         self._supervisor = Supervisor(
             self._runtime_dir.path, start_timeout_s=config.start_timeout_s
@@ -85,7 +86,7 @@ class JoinedShards(Closing):
     def _start(self) -> None:
         deadline_s = time.monotonic() + self.config.start_timeout_s
         lineage = secrets.token_hex(8)
-        for given in self._given:
+        for given in self._ask_for_slots():
             self._supervisor.start(f"shard-{given['slot']}", self._settings(given, lineage))
         self._supervisor.wait_ready(deadline_s)
         if self._keys is not None:
@@ -94,6 +95,14 @@ class JoinedShards(Closing):
         self._wait_registered(deadline_s)
         self._supervisor.watch()
 
+    def _ask_for_slots(self) -> list[dict[str, Any]]:
+        given = []
+        with self._connect() as client:
+            for _ in range(self.config.shards):
+                given.append(run_blocking(client._ops.upkeep.join()))
+                self.slots.append(given[-1]["slot"])
+        return given
+
     def _settings(self, given: dict[str, Any], lineage: str) -> dict[str, Any]:
         name = f"shard-{given['slot']}"
         endpoints = [f"ipc://{self._runtime_dir.path / name}.sock"]
@@ -101,7 +110,7 @@ class JoinedShards(Closing):
             endpoints.append(f"tcp://{self.config.host}:0")
         return {
             "role": "shard",
-            "service_id": self.service_id,
+            "service_id": self._files_id,
             "keys": None if self._keys is None else self._keys.to_plain(),
             **given,
             "lineage": lineage,
@@ -128,10 +137,12 @@ class JoinedShards(Closing):
         """Take no new samples from now on; clients put them elsewhere. Waits up to ``timeout_s``
         for those that are there to be consumed or cleared. Returns how many are left, which go
         with these shards."""
-        for pid in self.pids.values():
-            os.kill(pid, signal.SIGUSR1)
+        for name, pid in self.pids.items():
+            self._supervisor.amend(name, draining=True)  # also of the process that may follow
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
         deadline_s = time.monotonic() + timeout_s
-        with self._connect(FAREWELL_S) as client:
+        with self._connect() as client:
             while num_rows := self._num_rows(client):
                 if time.monotonic() >= deadline_s:
                     break
@@ -139,8 +150,9 @@ class JoinedShards(Closing):
         return num_rows
 
     def _num_rows(self, client: Client) -> int:
-        shards = client.status()["shards"]
-        return sum(int(shard["rows"]) for shard in shards if shard["slot"] in self.slots)
+        """Those of puts that were let in and are still being written are counted as one each."""
+        mine = [shard for shard in client.status()["shards"] if shard["slot"] in self.slots]
+        return sum(int(shard["rows"]) + int(shard["puts_under_way"]) for shard in mine)
 
     def close(self) -> None:
         """End the shards, and say that they will not come back. Idempotent."""
@@ -149,7 +161,7 @@ class JoinedShards(Closing):
         self._closed = True
         atexit.unregister(self.close)
         self._supervisor.close()
-        remove_killed_arenas(self.config, self.service_id, self.slots)
+        remove_killed_arenas(self.config, self._files_id, self.slots)
         # The service may be gone before.
         with contextlib.suppress(TransferQueueError), self._connect(FAREWELL_S) as client:
             for slot in self.slots:

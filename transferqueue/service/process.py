@@ -82,6 +82,7 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         guardian_pid=settings.get("guardian_pid"),
         epoch=settings.get("epoch", 0),
         lineage=settings.get("lineage", ""),
+        draining=settings.get("draining", False),
         beginning=_optional(Beginning.from_settings, settings if "uids" in settings else None),
     )
 
@@ -125,6 +126,7 @@ def open_as_many_files_as_allowed() -> None:
 def main() -> int:
     """Serve until stdin closes or SIGTERM comes. Exit status 1 when the start failed. SIGUSR1: a
     shard takes no new samples any more, because its node is to go."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until there is a shard to hear it
     open_as_many_files_as_allowed()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     settings = json.loads(sys.stdin.buffer.readline())

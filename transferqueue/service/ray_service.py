@@ -91,7 +91,7 @@ class RayService(Closing):
             self._plan = plan_restore(
                 restore,
                 num_shards=len(chosen) * shards_per_node,
-                budget_bytes=config.budget_bytes,
+                budget_bytes=config.storage_bytes,
             )
             self.service_id = self._plan.service_id
         self._actors = _Actors(coordinator=None)

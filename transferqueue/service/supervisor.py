@@ -62,6 +62,7 @@ class Supervisor:
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._is_watching = threading.Event()
 
     def start(self, name: str, settings: Mapping[str, Any]) -> None:
         """Start a child; `wait_ready` tells whether it could."""
@@ -71,6 +72,10 @@ class Supervisor:
             process=self._spawn(name, settings),
             started_s=time.monotonic(),
         )
+
+    def amend(self, name: str, **settings: Any) -> None:
+        """What a child is told from its next start on."""
+        self._wards[name].settings.update(settings)
 
     def _spawn(self, name: str, settings: Mapping[str, Any]) -> ChildProcess:
         return ChildProcess(name, settings, self._log_dir / f"{name}.log")
@@ -93,11 +98,12 @@ class Supervisor:
         return sum(ward.num_starts - 1 for ward in self._wards.values())
 
     def watch(self) -> None:
-        """Begin to start again what dies."""
+        """Begin to start again what dies, from when this returns."""
         self._thread = threading.Thread(
             target=self._run, name="transferqueue-supervisor", daemon=True
         )
         self._thread.start()
+        self._is_watching.wait()
 
     # -- the thread -----------------------------------------------------------------------------
 
@@ -106,6 +112,7 @@ class Supervisor:
             selector.register(self._wake_read, selectors.EVENT_READ)
             for ward in self._wards.values():
                 self._watch_end(ward, selector)
+            self._is_watching.set()
             while not self._closing:
                 selector.select(self._pause_s())
                 self._look_after(selector)

@@ -177,7 +177,10 @@ class ShardCheckpoints:
             self._is_waiting_for_parts = False
             self._tell_held()
         if self._writing is not None:
-            self._feed(self._writing)
+            try:
+                self._feed(self._writing)
+            except TransferQueueError as error:  # the bytes of a slab could not be read
+                self._fail(error)
 
     def _is_awaited_under_way(self) -> bool:
         return bool(self._passing & self._store.split_puts.names().under_way)

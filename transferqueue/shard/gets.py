@@ -130,7 +130,9 @@ class Gets:
         neither: then they come by ``read``. What is left in place is held under ``lease_id``.
         """
         body = request.body
-        if body["reader"] is not None and body["reader"].get("arena", self._arena) != self._arena:
+        # A key that only reads lends itself no memory, and none to a process that it names.
+        reader = None if request.is_reader else body["reader"]
+        if reader is not None and reader.get("arena", self._arena) != self._arena:
             raise ArenaReplaced(self._store.slot)
         found = self._store.find(
             str(body["partition"]),
@@ -139,7 +141,7 @@ class Gets:
             list(body["optional"]),
         )
         found = {name: column for name, column in found.items() if column.specs}
-        mapped = self._mapped(body["reader"], found)
+        mapped = self._mapped(reader, found)
         streamed = {} if mapped else _streamed(found)
         sent = {n: c for n, c in found.items() if n not in mapped and n not in streamed}
         in_payload = _stretches({name: column.num_bytes for name, column in sent.items()})
@@ -175,7 +177,7 @@ class Gets:
         mapped: Mapping[str, FoundColumn],
         streamed: Mapping[str, FoundColumn],
     ) -> int:
-        reader = self._peers.key_of(request.body["reader"]) if mapped else request.peer.hex()
+        reader = self._peers.key_of(request.body["reader"]) if mapped else request.peer_name
         held = list((mapped or streamed).values())
         again = self._lent_before(request, held)
         if again is not None:
@@ -187,11 +189,13 @@ class Gets:
             runs = [column.runs for column in held]
             self._outgoing[lease_id] = _HeldGet(
                 reader=reader,
-                partition=str(request.body["partition"]),
+                key_name=request.key_name,
                 get=OutgoingGet(runs),
             )
             final_s = request.received_s + request.seconds() + COMMIT_GRACE_S
             self._deadlines.add(lease_id, final_s)
+            # It asks for the first chunk as soon as it has the answers of all shards, or is gone.
+            self._deadlines.heard(lease_id, time.monotonic(), more_to_come=True)
         earlier = self._lent.note(request.key, (reader, lease_id))
         if earlier is not None:  # its answer was lost, and it asked again
             self._take_back(*earlier)
@@ -274,11 +278,10 @@ class Gets:
         return Reply(body={"held": is_held})
 
     def _held_for(self, request: Request, lease_id: int) -> _HeldGet | None:
-        """What is held under the lease, unless it is of a partition that this key may not read."""
+        """What is held under the lease, for whoever has the key that it was asked for with. Not
+        for its peer alone: a client asks over any of its connections."""
         held = self._outgoing.get(lease_id)
-        limited = request.limited_to
-        is_for_them = held is None or limited is None or held.partition in limited
-        return held if is_for_them else None
+        return held if held is not None and held.key_name == request.key_name else None
 
     def _release(self, request: Request) -> Reply:
         """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more."""
@@ -307,7 +310,7 @@ class _HeldGet:
     """An answer whose bytes are asked for in chunks."""
 
     reader: str
-    partition: str
+    key_name: str | None
     get: OutgoingGet
 
 

@@ -124,7 +124,7 @@ def _who(put: WaitingPut) -> str:
     writer = put.request.body.get("writer")
     pid = "" if writer is None else f"pid {writer['pid']}"
     site = str(put.plan.tags.get(SITE_TAG, ""))
-    return " ".join(filter(None, (pid, site))) or put.request.peer.hex()
+    return " ".join(filter(None, (pid, site))) or put.request.peer_name
 
 
 def _checked_limit(limit: int, most: int) -> int:

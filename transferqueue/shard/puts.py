@@ -249,7 +249,7 @@ class Puts:
             writer = put.request.body["writer"]
             if writer is not None and writer.get("arena", self._arena) != self._arena:
                 raise ArenaReplaced(self._budget.slot)
-            key = put.request.peer.hex() if writer is None else self._peers.key_of(writer)
+            key = put.request.peer_name if writer is None else self._peers.key_of(writer)
             reservation = self._store.reserve(put.plan, key)
             if reservation is None:
                 return False

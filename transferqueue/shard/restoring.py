@@ -107,20 +107,21 @@ class RowLoader:
         sizes, offsets = sizes[chosen], offsets[chosen]
         distinct, slab = np.unique(column.slabs[chosen], return_inverse=True)
         slab_bytes = np.bincount(slab, weights=sizes, minlength=len(distinct)).astype(np.int64)
-        addresses = self._reserve(slab_bytes)
+        addresses, extents = self._reserve(slab_bytes)
         starts = addresses[slab] + _within(slab, sizes)
         for at, offset, nbytes in _runs(starts, offsets, sizes):
             self._copy(reader, at, offset, nbytes)
         self._backend.seal(addresses, slab_bytes)
-        ids = self._add_slabs(column, distinct, slab, addresses, slab_bytes)
+        ids = self._add_slabs(column, distinct, slab, addresses, extents)
         return Cells(slabs=ids[slab], starts=starts, lengths=column.lengths[chosen])
 
-    def _reserve(self, nbytes: np.ndarray) -> np.ndarray:
-        addresses = self._backend.reserve(nbytes.tolist())
-        if addresses is None:
+    def _reserve(self, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Addresses and extents of slabs of these sizes."""
+        found = self._backend.reserve_for_saved(nbytes.tolist())
+        if found is None:
             needed = self._backend.used_bytes + int(nbytes.sum())
             raise CheckpointTooLarge(self._saved.path, needed, self._budget_bytes, 1)
-        return addresses
+        return found
 
     def _copy(self, reader: CellsReader, address: int, offset: int, nbytes: int) -> None:
         def take(view: memoryview) -> None:
@@ -136,14 +137,14 @@ class RowLoader:
         distinct: np.ndarray,
         slab: np.ndarray,
         addresses: np.ndarray,
-        nbytes: np.ndarray,
+        extents: np.ndarray,
     ) -> np.ndarray:
         specs = [column.specs[i] for i in column.spec_of_slab[distinct].tolist()]
         # No put will have these numbers: with the places they name slabs for good.
         names = [-next(self._numbers) for _ in specs]
         return self._store.slabs.add(
             address=addresses,
-            extent_bytes=self._backend.extents(nbytes.tolist()),
+            extent_bytes=extents,
             unit_bytes=np.array([spec.unit_bytes for spec in specs], dtype=np.int64),
             num_rows=np.bincount(slab, minlength=len(distinct)).astype(np.int64),
             spec_id=np.array([self._store.specs.id_of(s) for s in specs], dtype=np.int32),

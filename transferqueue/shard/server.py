@@ -57,10 +57,12 @@ class ShardServer:
         guardian_pid: int | None = None,
         epoch: int = 0,
         lineage: str = "",
+        draining: bool = False,
         beginning: Beginning | None = None,
     ) -> None:
         """``guardian_pid``: the process that starts this shard again when it dies. ``epoch``: how
-        often it has done so. ``lineage``: of a shard that joined, who owns its slot.
+        often it has done so. ``lineage``: of a shard that joined, who owns its slot. ``draining``:
+        whether it takes no new samples from the start on, as its predecessor did not.
         ``beginning``: of a shard of a restored service."""
         self.slot = slot
         self.incarnation = secrets.token_hex(8)
@@ -162,6 +164,8 @@ class ShardServer:
         )
         self._server.add_handlers(self._puts.handlers | self._gets.handlers | inquiries.handlers)
         self._resume(opened.found)
+        if draining:
+            self.drain()
 
     def _resume(self, found: Recovery) -> None:
         """Go on where an earlier process of this shard was killed."""

@@ -34,7 +34,8 @@ STEP_SLABS = 512
 """At most so many of them: each costs some calls of the kernel."""
 
 MIN_SLAB_BYTES = 16 << 10
-"""Smaller slabs stay: a page of the disk and a turn of the loop are too much for what they free."""
+"""Smaller slabs stay while no put waits for space: a page of the disk and a turn of the loop are
+much for what they free."""
 
 TRY_AGAIN_S = 0.25
 """After the disk was full or failed, or nothing could be moved."""
@@ -143,7 +144,9 @@ class Spill:
         if under_way:
             ids = ids[~np.isin(ids, np.concatenate(under_way))]
         nbytes = slabs.live_bytes[ids]
-        ids = ids[(nbytes >= self._min_slab_bytes) & (nbytes <= disk.largest_free)]
+        # Rather a page of the disk for each small slab than a put that waits for ever.
+        least = 1 if self._wanted() else self._min_slab_bytes
+        ids = ids[(nbytes >= least) & (nbytes <= disk.largest_free)]
         most = min(STEP_BYTES, disk.capacity_bytes - disk.used_bytes)
         chosen = coldest(slabs.live_bytes[ids], slabs.last_use[ids], surplus, most)
         return ids[chosen[:STEP_SLABS]]
