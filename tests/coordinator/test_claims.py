@@ -202,6 +202,16 @@ def test_a_claim_that_nobody_heard_of_is_as_if_it_had_not_been_made(driver: Driv
     assert driver.status()["tasks"]["t"]["dead_letter"] == 2
 
 
+def test_an_unheard_claim_takes_back_as_many_rows_as_it_gave_also_of_those_that_are_gone(
+    driver: Driver,
+) -> None:
+    uids = driver.put(3)
+    unheard = driver.take(3).claim_id
+    driver.clear(uids[:2])
+    driver.carry_out(driver.plane.give_back(unheard, now_s=driver.now_s, ending=Ending.UNHEARD))
+    assert driver.status()["rows_handed_out"] == 0
+
+
 def test_rows_that_were_cleared_while_claimed_are_acked_in_silence(driver: Driver) -> None:
     uids = driver.put(3)
     grant = driver.take(3)
@@ -405,6 +415,13 @@ def test_a_group_is_complete_when_its_last_row_gets_the_tag(driver: Driver) -> N
             now_s=driver.now_s, partition="train", uids=uids[1:], tags={"group": 1}
         )
     )
+    assert driver.answers[waiting].uids.tolist() == uids.tolist()
+
+
+def test_a_group_is_complete_when_a_later_put_tags_its_last_row(driver: Driver) -> None:
+    uids = driver.put(4, tags={"group": [1, 1, 2, 2]})
+    waiting = driver.claim(4, fields=("x", "y"), sampler=Groups(4))
+    driver.fill(uids, ("y",), tags={"group": [1, 1, 1, 1]})
     assert driver.answers[waiting].uids.tolist() == uids.tolist()
 
 
@@ -612,3 +629,10 @@ def test_more_rows_than_the_quota_lets_in_are_refused_with_the_arithmetic(driver
     driver.declare(max_rows=64)
     with pytest.raises(ClaimTooLarge, match="a claim of 65 rows, but max_rows lets in 64"):
         driver.claim(65)
+
+
+def test_rows_drawn_with_replacement_may_be_more_than_the_quota_lets_in(driver: Driver) -> None:
+    driver.declare(max_rows=4)
+    driver.put(4, tags={"w": [0.0, 1.0, 0.0, 0.0]})
+    drawn = driver.take(9, sampler=Weighted("w", replacement=True))
+    assert drawn.uids.tolist() == [1] * 9

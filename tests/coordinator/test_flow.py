@@ -153,6 +153,17 @@ def test_a_claim_of_more_bytes_than_the_quota_is_refused_when_it_blocks(driver: 
     assert "5 rows of 32 bytes is 160 bytes, but max_bytes is 128" in str(driver.answers[claim])
 
 
+def test_more_bytes_than_the_quota_lets_in_are_refused_once_it_is_full(driver: Driver) -> None:
+    driver.declare(max_bytes=4 * CELL_BYTES)
+    driver.put(3)
+    waiting = driver.claim(5)
+    assert waiting not in driver.answers, "later rows may be smaller"
+    driver.put(1)
+    with pytest.raises(ClaimTooLarge, match="5 rows of 32 bytes is 160 bytes, but max_bytes is 12"):
+        driver.claim(5)
+    driver.claim(4)
+
+
 def test_a_smaller_claim_in_bytes_breaks_the_tie(driver: Driver) -> None:
     driver.declare(max_bytes=4 * CELL_BYTES, **CONSUMED)
     driver.put(3)

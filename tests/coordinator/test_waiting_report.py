@@ -9,6 +9,8 @@ import pytest
 
 from transferqueue.coordinator.predicate import tag
 from transferqueue.coordinator.samplers import Groups
+from transferqueue.coordinator.table import Table
+from transferqueue.coordinator.waiting_report import MAX_FEEDS
 from transferqueue.errors import UnknownPartition
 
 if TYPE_CHECKING:
@@ -124,6 +126,25 @@ def test_a_partition_and_a_limit_narrow_it(driver: Driver) -> None:
     assert [e["partition"] for e in waits(driver, partition="b")] == ["b", "b"]
     with pytest.raises(UnknownPartition):
         waits(driver, partition="c")
+
+
+def test_many_conditions_cost_no_more_than_the_first_few(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.put(4, tags={"n": 1})
+    for at in range(20):
+        driver.claim(8, task=f"task {at}")
+        driver.select(where=tag("n") == 2 + at, fields=("x",), min_rows=1, timeout_s=9)
+    looked: list[int] = []
+    is_ready = Table.is_ready
+    monkeypatch.setattr(Table, "is_ready", lambda *args: looked.append(1) or is_ready(*args))
+    entries = waits(driver)
+    assert len(looked) <= 3 * MAX_FEEDS
+    claims, selects = ([e for e in entries if e["kind"] == kind] for kind in ("claim", "select"))
+    assert [e["ready"] for e in claims] == [4] * 20
+    assert [bool(e["ready_by_field"]) for e in claims] == [True] * MAX_FEEDS + [False] * 12
+    assert [bool(e["ready_by_field"]) for e in selects] == [True] * MAX_FEEDS + [False] * 12
+    assert all(e["why"] for e in entries)
 
 
 def test_nothing_is_changed_by_asking(driver: Driver) -> None:

@@ -181,3 +181,28 @@ def test_a_commit_may_name_its_rows_in_any_order(driver: Driver) -> None:
     grant = driver.take(3)
     assert grant.uids.tolist() == [3, 4, 5]
     assert grant.tags["at"].tolist() == [30, 40, 50]
+
+
+def test_to_look_at_a_partition_makes_none(driver: Driver) -> None:
+    assert driver.answers[driver.select(partition="nowhere")].uids.tolist() == []
+    assert "nowhere" not in driver.plane.status(now_s=driver.now_s)
+
+
+def test_a_partition_that_was_only_waited_on_is_forgotten_with_the_last_who_waits(
+    driver: Driver,
+) -> None:
+    driver.claim(1, partition="meant", timeout_s=9)
+    driver.select(partition="meant", min_rows=1, timeout_s=5)
+    driver.pass_time(6)
+    assert "meant" in driver.plane.status(now_s=driver.now_s), "somebody still waits"
+    driver.pass_time(6)
+    assert "meant" not in driver.plane.status(now_s=driver.now_s)
+
+
+def test_a_partition_that_was_declared_or_used_stays_when_nobody_waits(driver: Driver) -> None:
+    driver.declare("declared")
+    driver.clear(driver.put(1, partition="used"), "used")
+    for partition in ("declared", "used"):
+        driver.claim(1, partition=partition, timeout_s=1)
+    driver.pass_time(2)
+    assert {"declared", "used"} <= driver.plane.status(now_s=driver.now_s).keys()

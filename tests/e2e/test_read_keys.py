@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 import transferqueue as tq
+from tests.waiting import wait_until
+from transferqueue import errors
 from transferqueue.errors import ConfigError, NotAllowed
+from transferqueue.net import sync_channel
 from transferqueue.net.calls import Call, raise_first
 from transferqueue.net.keys import ClientKeys
+from transferqueue.net.sockets import connect_dealer
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.wire import ops
-from transferqueue.wire.arrays import ArrayWriter
+from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+from transferqueue.wire.get import GetAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,19 +108,66 @@ def test_a_reader_of_one_partition_sees_no_other(
                 attempt()
 
 
-def test_a_reader_of_one_partition_reads_no_other_by_the_lease_of_somebody_else(
-    service: tq.Service, handles: dict[str, tq.BatchHandle]
+@pytest.mark.parametrize("name", ["eval", "dashboard"])
+def test_what_is_held_for_one_key_is_neither_read_nor_let_go_with_another(
+    service: tq.Service, handles: dict[str, tq.BatchHandle], name: str
 ) -> None:
-    with tq.connect(service.address, keys=service.client_keys) as client:
-        endpoint = client.status()["shards"] and _shard_endpoint(service)
+    endpoint = _shard_endpoint(service)
     answer = _ask(endpoint, service.client_keys, ops.GET, *_get_body(handles["train"]))
     lease_id = answer.body["lease_id"]
     chunk = {"lease_id": lease_id, "chunk": 0}
     with pytest.raises(tq.errors.TransferExpired):
-        _ask(endpoint, service.read_keys("eval"), ops.READ, chunk)
-    done = _ask(endpoint, service.read_keys("eval"), ops.READ_DONE, {"lease_id": lease_id})
+        _ask(endpoint, service.read_keys(name), ops.READ, chunk)
+    done = _ask(endpoint, service.read_keys(name), ops.READ_DONE, {"lease_id": lease_id})
     assert done.body["held"] is False
     assert _ask(endpoint, service.client_keys, ops.READ, chunk).frames
+
+
+def test_a_reader_is_lent_no_memory_whoever_it_says_it_is(
+    service: tq.Service, handles: dict[str, tq.BatchHandle]
+) -> None:
+    key, endpoint = service.read_keys("dashboard"), _shard_endpoint(service)
+    (told,) = _ask(service.address, key, ops.HELLO, {"timeout_s": 5.0}).body["shards"]
+    assert told["arena"] is None
+    body, frames = _get_body(handles["train"])
+    with tq.connect(service.address, keys=service.client_keys) as client:
+        assert client.links()[0]["way"] == "shm"
+        body["reader"] = client._ops._memory.process_for(0)
+        for keys, is_mapped in ((service.client_keys, True), (key, False)):
+            answer = _ask(endpoint, keys, ops.GET, body, frames)
+            got = GetAnswer.read(answer.body, ArrayReader(answer.frames))
+            assert (got.columns["wide"].mapped is not None) == is_mapped
+
+
+def test_no_answer_holds_what_a_connection_could_be_taken_over_with(
+    service: tq.Service, handles: dict[str, tq.BatchHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Routing ids: of those who hold chunks, of those who wait, and of those whose put waits."""
+    routing_ids: list[bytes] = []
+
+    def connect(*args: Any) -> Any:
+        socket = connect_dealer(*args)
+        routing_ids.append(socket.routing_id)
+        return socket
+
+    monkeypatch.setattr(sync_channel, "connect_dealer", connect)
+    _ask(_shard_endpoint(service), service.client_keys, ops.GET, *_get_body(handles["val"]))
+    with tq.connect(service.address, keys=service.client_keys, transport="tcp") as client:
+        client.create_partition("full", max_rows=1)
+        client.put({"x": torch.zeros(1)}, partition="full")
+        waiting = (
+            lambda: client.put({"x": torch.zeros(1)}, partition="full", timeout_s=2),
+            lambda: client.wait(handles["val"], fields=["later"], timeout_s=2),
+        )
+        with reading(service, "dashboard") as reader, ThreadPoolExecutor() as threads:
+            ended = [threads.submit(ask) for ask in waiting]
+            wait_until(lambda: len(reader.waits()["waits"]) == 2, 5)
+            seen = repr([reader.waits(), reader.status(), reader.held(), reader.describe("val")])
+            assert all(isinstance(e.exception(), errors.TransferQueueError) for e in ended)
+    assert len(routing_ids) >= 4
+    for routing_id in routing_ids:
+        assert routing_id.hex() not in seen
+        assert repr(routing_id) not in seen
 
 
 def test_only_the_services_own_processes_are_shards(service: tq.Service) -> None:

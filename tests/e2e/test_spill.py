@@ -248,18 +248,51 @@ def test_kills_while_slabs_move_lose_nothing(serve: Callable[..., tq.Service]) -
         assert client.status()["shards"][0]["used_bytes"] == 0
 
 
+@pytest.mark.parametrize("budget_bytes", [BUDGET, 4 * BUDGET], ids=["as before", "in memory"])
 def test_a_checkpoint_has_what_was_spilled(
-    serve: Callable[..., tq.Service], tmp_path: Path
+    serve: Callable[..., tq.Service], tmp_path: Path, budget_bytes: int
 ) -> None:
     saved = str(tmp_path / "saved")
     with tq.connect(serve().address, timeout_s=60) as client:
         handles = [client.put(rows(seed)) for seed in range(30)]
         assert spilled(client)["slabs"] >= 10
         client.checkpoint(saved)
-    restored = serve(restore=saved, budget_bytes=4 * BUDGET)
+    restored = serve(restore=saved, budget_bytes=budget_bytes)
     with tq.connect(restored.address, timeout_s=60) as client:
         for seed, handle in enumerate(handles):
             check(client, handle, seed)
+
+
+def test_a_checkpoint_of_damaged_bytes_fails_and_the_one_before_stays(
+    serve: Callable[..., tq.Service], tmp_path: Path
+) -> None:
+    saved = str(tmp_path / "saved")
+    with tq.connect(serve().address, timeout_s=60) as client:
+        for seed in range(30):
+            client.put(rows(seed))
+        client.checkpoint(saved)
+        before = folder_files(saved)
+        for path in (tmp_path / "spilled").iterdir():
+            if path.stat().st_size > MIB:
+                with path.open("r+b") as file:
+                    file.seek(5 * MIB + 4096)
+                    file.write(b"\xff" * 64)
+        with pytest.raises(errors.TransferQueueError, match="not the bytes that were written"):
+            client.checkpoint(saved)
+        assert folder_files(saved) == before
+
+
+def folder_files(path: str) -> list[str]:
+    return sorted(os.path.join(at, name) for at, _, names in os.walk(path) for name in names)
+
+
+def test_rows_that_are_put_one_by_one_go_to_the_disk_too(serve: Callable[..., tq.Service]) -> None:
+    service = serve(budget_bytes=2 * MIB, spill_bytes=32 * MIB)
+    with tq.connect(service.address, timeout_s=60) as client:
+        handles = [client.put({"x": torch.full((1, 1024), at)}) for at in range(600)]
+        assert spilled(client)["used_bytes"] > 2 * MIB
+        whole = client.get_columns(tq.BatchHandle.concat(handles))["x"]
+        assert whole[:, 0].tolist() == whole[:, -1].tolist() == list(range(600))
 
 
 def test_the_command_line_serves_with_a_disk(tmp_path: Path) -> None:

@@ -725,6 +725,23 @@ def test_a_shard_that_joins_while_it_is_made_ends_it_and_the_next_one_has_its_ro
                 assert (other.get_columns(handle)["x"] == 100 + n).all()
 
 
+def test_a_shard_that_is_not_back_yet_fails_a_checkpoint_and_the_last_one_stays(
+    service: tq.Service, client: tq.Client, tmp_path: Path
+) -> None:
+    """A new coordinator does not know that shard yet, and must not take it for one without rows."""
+    for _ in range(4):
+        client.put({"x": torch.arange(8)})
+    before = client.checkpoint(tmp_path / "saved")
+    os.kill(service.pids["shard-1"], signal.SIGSTOP)
+    try:
+        os.kill(service.pids["coordinator"], signal.SIGKILL)
+        with pytest.raises(CheckpointFailed, match=r"shard 1.*not come"):
+            client.checkpoint(tmp_path / "saved", timeout_s=60)
+    finally:
+        os.kill(service.pids["shard-1"], signal.SIGCONT)
+    assert read_manifest(tmp_path / "saved").num_rows == before.num_rows == 32
+
+
 def test_a_hold_ends_by_itself_when_the_order_to_cut_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

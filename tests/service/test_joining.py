@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 from transferqueue import errors
 from transferqueue.net.calls import Call, raise_first
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
-from transferqueue.service.joining import join, load_service_keys
+from transferqueue.service.joining import JoinedShards, join, load_service_keys
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
@@ -158,6 +158,40 @@ def test_a_drained_shard_takes_no_new_samples_and_keeps_what_it_has(service: tq.
         clearing.join()
 
 
+def test_a_shard_that_drains_does_so_in_its_next_life_too(service: tq.Service) -> None:
+    with (
+        tq.connect(service.address) as client,
+        join(service.address, budget_bytes=BUDGET) as joined,
+    ):
+        assert slots(client) == [0, 1]
+        assert joined.drain() == 0
+        kill_and_wait(joined, "shard-1")
+        assert draining(client) == [False, True]
+        new = [client.put({"x": torch.ones(1)}) for _ in range(6)]
+        assert {int(handle.uids[0]) >> 48 for handle in new} == {0}
+
+
+def test_a_shard_can_be_told_to_drain_while_it_starts_again(service: tq.Service) -> None:
+    with (
+        tq.connect(service.address) as client,
+        join(service.address, budget_bytes=BUDGET) as joined,
+    ):
+        assert slots(client) == [0, 1]
+        kill_and_wait(joined, "shard-1")
+        joined.drain()
+        wait_until(lambda: draining(client) == [False, True], 20)
+
+
+def kill_and_wait(owner: tq.Service | JoinedShards, name: str) -> None:
+    pid = owner.pids[name]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: owner.pids[name] != pid, 20)
+
+
+def draining(client: tq.Client) -> list[bool]:
+    return [bool(shard["draining"]) for shard in client.status()["shards"]]
+
+
 def test_the_command_line_joins(service: tq.Service) -> None:
     command = [sys.executable, "-m", "transferqueue.service.cli", "serve"]
     joining = subprocess.Popen(
@@ -181,7 +215,7 @@ def test_the_command_line_joins(service: tq.Service) -> None:
 
 def test_it_ends_also_when_the_service_has_ended_before() -> None:
     with tq.serve(budget_bytes=BUDGET) as service:
-        joined = join(service.address, budget_bytes=BUDGET)
+        joined = join(service.address, budget_bytes=BUDGET, start_timeout_s=10.0)
     with pytest.raises(errors.ServiceUnreachable):
         joined.drain()
     joined.close()
@@ -217,3 +251,27 @@ def test_a_shard_joins_a_service_that_was_restored(tmp_path: Path, num_shards: i
         assert len(set(everything.uids.tolist())) == 48
         with client.claim(task="t", fields=["x"], n=48) as claim:
             assert sorted(claim.handle.uids.tolist()) == sorted(everything.uids.tolist())
+
+
+def test_a_restored_service_and_the_one_it_was_saved_from_share_no_file(tmp_path: Path) -> None:
+    """Both have the same id, and here a shard of the same number."""
+    path = tmp_path / "saved"
+    with tq.serve(shards=2, budget_bytes=BUDGET) as saved, tq.connect(saved.address) as client:
+        held = [put_on(client, slot, x=torch.full((4,), slot)) for slot in (0, 1)]
+        client.checkpoint(path)
+        with (
+            tq.serve(restore=path, budget_bytes=BUDGET) as again,
+            tq.connect(again.address) as other,
+            join(again.address, budget_bytes=BUDGET) as joined,
+        ):
+            assert other.service_id == client.service_id
+            assert joined.slots == [1]
+            new = [other.put({"x": torch.full((4,), 7)}) for _ in range(4)]
+            kill_and_wait(saved, "shard-1")
+            kill_and_wait(joined, "shard-1")
+            for slot, handle in enumerate(held):
+                assert client.get(handle, timeout_s=30)["x"].tolist() == [slot] * 4
+                assert other.get(handle, timeout_s=30)["x"].tolist() == [slot] * 4
+            assert all(other.get(h, timeout_s=30)["x"].tolist() == [7] * 4 for h in new)
+        for slot, handle in enumerate(held):
+            assert client.get(handle)["x"].tolist() == [slot] * 4

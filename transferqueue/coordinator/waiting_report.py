@@ -50,8 +50,8 @@ def num_waiting(partition: Partition) -> int:
 
 
 def waits(partition: Partition, now_s: float, *, hint: str, limit: int) -> list[dict[str, Any]]:
-    """The first ``limit`` of them. O(rows) a field for `MAX_FEEDS` feeds, O(1) for the others, of
-    whose claims it is said how many samples are ready, but not which fields those lack.
+    """The first ``limit`` of them. O(rows) a field for `MAX_FEEDS` feeds and as many selects; of the
+    others it is not said how many samples have which field (``ready_by_field`` is empty).
 
     ``hint``: what may be wrong with waiting on this partition at all.
     """
@@ -73,8 +73,8 @@ def _each(partition: Partition, now_s: float, hint: str) -> Iterator[dict[str, A
         behind[key] = behind.get(key, 0) + 1
     for cells in partition.cells.waiting():
         yield _cells(partition, cells, now_s, hint)
-    for select in islice(partition.selects.waiting(), MAX_FEEDS):
-        yield _select(partition, select, now_s, hint)
+    for num_before, select in enumerate(partition.selects.waiting()):
+        yield _select(partition, select, now_s, hint, is_looked_at=num_before < MAX_FEEDS)
     for put in partition.quota.waiting.values():
         yield _put(partition, put, now_s)
 
@@ -187,16 +187,23 @@ def _cells(partition: Partition, cells: CellWaiter, now_s: float, hint: str) -> 
     }
 
 
-def _select(partition: Partition, select: SelectWaiter, now_s: float, hint: str) -> dict[str, Any]:
+def _select(
+    partition: Partition, select: SelectWaiter, now_s: float, hint: str, *, is_looked_at: bool
+) -> dict[str, Any]:
+    entry = {
+        **_entry(partition, "select", select, now_s),
+        "fields": list(select.fields),
+        "wanted": select.min_rows,
+    }
+    if not is_looked_at:
+        return {**entry, "why": hint or "not looked at: many others wait before it"}
     rows = partition.table.live_rows()
     if select.where is not None:
         rows = rows[select.where.mask(partition.tags, rows)]
     ready = partition.selects.num_matching(select)
     unknown = hint or unknown_field_hint(partition, select.fields)
     return {
-        **_entry(partition, "select", select, now_s),
-        "fields": list(select.fields),
-        "wanted": select.min_rows,
+        **entry,
         "ready": ready,
         "ready_by_field": _ready_by_field(partition, select.fields, rows),
         "why": unknown or f"{ready} of {select.min_rows} samples match",
