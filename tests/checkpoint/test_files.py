@@ -312,6 +312,7 @@ def test_a_cancelled_writer_lets_go_of_what_it_was_given(tmp_path: Path) -> None
     writer.add([b"x" * 100], 0)
     writer.cancel()
     writer.cancel()
+    writer.join()
     assert writer.has_ended
     assert writer.other is None
 

@@ -699,6 +699,37 @@ def test_a_shard_serves_while_it_writes(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(other.select("p", fields=["y"])) == 0
 
 
+def test_a_shard_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    written: list[bytes] = []
+
+    def hanging_disk(fd: int, view: memoryview) -> None:
+        reached.set()
+        assert go_on.wait(60)
+        written.append(bytes(view[:8]))
+        files.write_all(fd, view)
+
+    monkeypatch.setattr("transferqueue.checkpoint.cells.write_all", hanging_disk)
+    with in_process(tmp_path) as running:
+        client = running.client
+        gone = client.put({"x": torch.full((4, 50_000), 1.0)}, partition="p")
+        client.wait(gone)
+        call = Call(running.coordinator.endpoints[0], tmp_path / "c", timeout_s=1.0)
+        assert reached.wait(10)
+        client.clear(gone)
+        call.join(20)
+        assert isinstance(call.error, TransferQueueError)
+        for n in range(8):  # served, and not where the thread still looks
+            handle = client.put({"x": torch.full((4, 50_000), 2.0 + n)}, partition="q", timeout_s=5)
+            assert (client.get_columns(handle, timeout_s=5)["x"] == 2 + n).all()
+            client.clear(handle)
+        go_on.set()
+        wait_until(lambda: client.status()["shards"][0]["used_bytes"] == 0, 10)
+        assert written == [np.full(2, 1.0, np.float32).tobytes()]
+
+
 def test_a_shard_that_joins_while_it_is_made_ends_it_and_the_next_one_has_its_rows(
     interrupted: Interrupted,
 ) -> None:

@@ -73,7 +73,7 @@ class CellsWriter:
     ) -> None:
         self.path = path
         self.sums = ChunkSums()
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.other: SavedFile | None = None
         """What ``last`` has written."""
         self._wake = wake
@@ -102,15 +102,15 @@ class CellsWriter:
         self._hand_over(None)
 
     def join(self) -> None:
-        """Wait for the end, after `finish`."""
+        """Wait for the end, after `finish` or `cancel`."""
         self._thread.join()
 
     def cancel(self) -> None:
-        """Write nothing more, and wait until nobody looks at what was handed over. Idempotent."""
+        """Begin no other write. One that is under way goes on, as long as the disk takes for it;
+        until `has_ended` what was handed over is looked at. Idempotent."""
         with self._changed:
             self._cancelled = True
             self._changed.notify()
-        self._thread.join()
 
     def _hand_over(self, what: tuple[list[Buffer], int] | None) -> None:
         with self._changed:
@@ -126,7 +126,7 @@ class CellsWriter:
                 os.close(fd)
             if not self._cancelled:
                 self.other = self._last(self.sums)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is no file
             self.error = error
         finally:
             self.has_ended = True

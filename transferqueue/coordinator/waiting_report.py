@@ -50,8 +50,8 @@ def num_waiting(partition: Partition) -> int:
 
 
 def waits(partition: Partition, now_s: float, *, hint: str, limit: int) -> list[dict[str, Any]]:
-    """The first ``limit`` of them. O(rows) a field for `MAX_FEEDS` feeds and as many selects; of the
-    others it is not said how many samples have which field (``ready_by_field`` is empty).
+    """The first ``limit`` of them. O(rows) a field for `MAX_FEEDS` feeds and as many selects; of
+    the others it is not said how many samples have which field (``ready_by_field`` is empty).
 
     ``hint``: what may be wrong with waiting on this partition at all.
     """

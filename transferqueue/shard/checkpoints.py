@@ -40,7 +40,7 @@ FIRST_REQUEST_ID = 1 << 41
 """Above the numbers of events and of `Admission`, with which these share a stream."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Writing:
     """The bytes of a cut on their way to the disk."""
 
@@ -83,6 +83,8 @@ class ShardCheckpoints:
         self._passing: frozenset[str] = frozenset()
         self._is_waiting_for_parts = False
         self._writing: _Writing | None = None
+        self._given_up: list[_Writing] = []
+        """Their last write is still under way: a disk may hang, and nobody waits for it here."""
         self._steps: dict[str, Callable[[dict[str, Any]], None]] = {
             ops.PREPARE: self._prepare,
             ops.HOLD: self._begin_hold,
@@ -164,8 +166,14 @@ class ShardCheckpoints:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.writer.cancel()
-            self._release(writing, len(writing.leases))
+            self._given_up.append(writing)
+        self._release_given_up()
         self._end_hold()
+
+    def _release_given_up(self) -> None:
+        for writing in [w for w in self._given_up if w.writer.has_ended]:
+            self._given_up.remove(writing)
+            self._release(writing, len(writing.leases))
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -176,6 +184,7 @@ class ShardCheckpoints:
         if self._is_waiting_for_parts and not self._is_awaited_under_way():
             self._is_waiting_for_parts = False
             self._tell_held()
+        self._release_given_up()
         if self._writing is not None:
             try:
                 self._feed(self._writing)
@@ -189,9 +198,13 @@ class ShardCheckpoints:
         return self._hold.until_s
 
     def close(self) -> None:
+        """Nobody looks at the memory any more when this returns."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.writer.cancel()
+            self._given_up.append(writing)
+        for given_up in self._given_up:
+            given_up.writer.join()
 
     # -- steps ----------------------------------------------------------------------------------
 
