@@ -59,6 +59,7 @@
     ├── UidsUsedUp                      a shard has given every uid that it may give
     ├── NoService                       no address given and no running service found
     ├── NotAllowed                      the key of this client does not allow it
+    ├── TooManyRequests                 a read key asked more often than it may
     ├── ServiceFailed                   a service process did not start or has died
     ├── JournalDamaged                  what a restarted process should go on from cannot be trusted
     ├── CheckpointError
@@ -765,6 +766,20 @@ class NotAllowed(TransferQueueError):
     def __str__(self) -> str:
         key, op, why = self.args
         return f"the key {key!r} does not allow {op!r}: {why}; connect with the client key."
+
+
+class TooManyRequests(TransferQueueError):
+    """A key that only reads asked more often than it may. Nothing was looked up."""
+
+    def __init__(self, key: str, per_s: float) -> None:
+        super().__init__(key, per_s)
+
+    def __str__(self) -> str:
+        key, per_s = self.args
+        return (
+            f"the read key {key!r} may begin {per_s:g} requests a second at each process of the "
+            f"service, and has begun more; ask again in a moment."
+        )
 
 
 class ServiceFailed(TransferQueueError):

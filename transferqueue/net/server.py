@@ -311,7 +311,7 @@ class Server:
     def _handle(self, request: Request) -> None:
         self._answers.begin(*request.key)
         with self.answering(request):
-            self._access.check(request.key_name, request.op, request.body)
+            self._access.check(request.key_name, request.op, request.body, request.received_s)
             handler = self._handlers.get(request.op)
             if handler is None:
                 raise InvalidInput(f"no operation {request.op!r}")
