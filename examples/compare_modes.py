@@ -6,7 +6,8 @@ The task has answers of very different lengths: exponential, as ServeGen (arXiv:
 the output lengths of language models in production to be. A rollout takes a fixed time for each
 column of tokens, as a serving engine does, so a batch takes as long as its longest answer. All
 modes start from the same warm-up, see as many samples and make as many updates; the time is taken
-until each has the accuracy (the mean of three evaluations) that all of them reach. Writes a table and ``modes.png``.
+until each has the accuracy (the mean of three evaluations) that all of them reach. Writes a table
+and ``modes.png``.
 """
 
 from __future__ import annotations
