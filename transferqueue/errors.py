@@ -994,14 +994,14 @@ class StaleGeneration(DeviceError):
 class OwnerLost(DeviceError):
     """The process whose device memory this was has ended, and its memory with it."""
 
-    def __init__(self, device: str, pid: int) -> None:
-        super().__init__(device, pid)
+    def __init__(self, device: str, owner: str) -> None:
+        super().__init__(device, owner)
 
     def __str__(self) -> str:
-        device, pid = self.args
+        device, owner = self.args
         return (
-            f"process {pid}, whose memory on {device} this was, has ended. What was read from it "
-            f"is not to be used; what has no copy elsewhere is lost."
+            f"{owner}, whose memory on {device} this was, has ended. What was read from it is not "
+            f"to be used; what has no copy elsewhere is lost."
         )
 
 

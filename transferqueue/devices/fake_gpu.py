@@ -168,7 +168,7 @@ class FakeGpu(Device):
         if handle.owner == this_process():
             raise HandleRefused(self.name, "it is this process's own")
         if not handle.owner.is_alive():
-            raise OwnerLost(self.name, handle.owner.pid)
+            raise OwnerLost(self.name, str(handle.owner))
         if handle.token in self._opened:
             raise HandleRefused(self.name, "it is open already")
         found = self.machine.find(self.uuid, int(handle.token))

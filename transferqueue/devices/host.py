@@ -142,7 +142,7 @@ class HostDevice(Device):
             fd = os.open(f"/proc/{handle.owner.pid}/fd/{int(number)}", os.O_RDWR | os.O_CLOEXEC)
         except (OSError, ValueError) as error:
             if not handle.owner.is_alive():
-                raise OwnerLost(self.name, handle.owner.pid) from error
+                raise OwnerLost(self.name, str(handle.owner)) from error
             raise HandleRefused(self.name, str(error)) from error
         found = os.fstat(fd)
         if str(found.st_ino) != inode or found.st_size != handle.nbytes:
@@ -158,7 +158,7 @@ class HostDevice(Device):
         if handle.owner == this_process():
             raise HandleRefused(self.name, "it is this process's own")
         if not handle.owner.is_alive():
-            raise OwnerLost(self.name, handle.owner.pid)
+            raise OwnerLost(self.name, str(handle.owner))
         if handle.token in self._opened:
             raise HandleRefused(self.name, "it is open already")
 

@@ -63,7 +63,7 @@ class OpenedBlocks(Closing):
     def check(self, handle: MemoryHandle) -> None:
         """To be asked *after* the bytes were copied: `OwnerLost` when they may be anybody's."""
         if handle.owner.is_alive() is False:
-            raise OwnerLost(handle.uuid, handle.owner.pid)
+            raise OwnerLost(handle.uuid, str(handle.owner))
 
     def close(self) -> None:
         """Let go of everything."""
