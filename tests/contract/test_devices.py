@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.gpu.needs_cuda import needs_cuda
 from transferqueue.devices.fake_gpu import FakeGpu, FakeStream
 from transferqueue.devices.fake_machine import FakeMachine
 from transferqueue.devices.host import DoneEvent, HostBlock, HostDevice
@@ -16,12 +16,12 @@ from transferqueue.testing.leaks import no_leaks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from transferqueue.devices.base import Device, Event, MemoryHandle
     from transferqueue.devices.fake_gpu import FakeGpuBlock
     from transferqueue.testing.device_probe import DeviceCheck, DeviceMaker
 
-needs_cuda = pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="no CUDA device here")
 KINDS = ["host", "fake", pytest.param("cuda", marks=[pytest.mark.gpu, needs_cuda])]
 
 
