@@ -6,6 +6,9 @@
     ├── ConfigError                     (ValueError) a setting that cannot work
     │   ├── ArenaTooSmall               the arena's directory cannot hold the budget
     │   ├── NoKey                       a TCP service, and no client key for it
+    │   ├── DeviceMissing               no such GPU in this process
+    │   ├── DeviceFull                  a GPU has not as much memory free
+    │   ├── RungRefused                 a way for bytes that was required cannot be had
     │   └── CheckpointTooLarge          what was saved does not fit the budget it is restored to
     ├── InvalidInput                    (ValueError) the caller's data; nothing was changed
     │   ├── UnsupportedObject           (TypeError) an object column holds what cannot be carried
@@ -55,6 +58,7 @@
     │   ├── QuotaExceeded               a partition's quota did not come free
     │   ├── ServiceUnreachable          no answer from a peer
     │   │   └── KeyRefused              there is one, and it does not take our key
+    │   ├── DeviceStuck                 a GPU did not finish its copies
     │   └── TransferUnfinished          a large put or get was under way when its time was up
     ├── UidsUsedUp                      a shard has given every uid that it may give
     ├── NoService                       no address given and no running service found
@@ -69,6 +73,13 @@
     │   ├── CheckpointMissing           there is none
     │   ├── CheckpointFormat            it is of another format version
     │   └── CheckpointDamaged           a file of it is not what was written
+    ├── DeviceError                     a GPU, or its driver, did not do what was asked
+    │   ├── ExportRefused               its memory cannot be shown to other processes
+    │   ├── HandleRefused               memory of another process that cannot be opened here
+    │   ├── PinningRefused              host memory that cannot be page-locked
+    │   ├── PeerRefused                 one GPU cannot reach the memory of another
+    │   ├── StaleGeneration             device memory that was given on since it was lent
+    │   └── OwnerLost                   the process whose device memory this was has ended
     ├── BytesDamaged                    a disk gave back other bytes than were written
     ├── Closed                          the client or service was closed
     ├── ForkedClient                    a client used in a process that its own was forked into
@@ -153,6 +164,45 @@ class NoKey(ConfigError):
             f"no key for {self.args[0]}: a TCP service answers only to its client key. Pass keys= "
             f"(--key-file), or copy the service's client.key here and set "
             f"$TRANSFERQUEUE_KEY_FILE to it"
+        )
+
+
+class DeviceMissing(ConfigError):
+    """No such device in this process."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(name, why)
+
+    def __str__(self) -> str:
+        name, why = self.args
+        return f"no device {name!r} here: {why}."
+
+
+class DeviceFull(ConfigError):
+    """A device has not as much memory free as an arena needs."""
+
+    def __init__(self, device: str, needed_bytes: int, free_bytes: int) -> None:
+        super().__init__(device, needed_bytes, free_bytes)
+
+    def __str__(self) -> str:
+        device, needed, free = self.args
+        return (
+            f"{device} has {free:,} bytes free, {needed:,} are needed. Lower budget_bytes, or what "
+            f"the other processes of this GPU take (nvidia-smi)."
+        )
+
+
+class RungRefused(ConfigError):
+    """A way for bytes that was required cannot be had."""
+
+    def __init__(self, required: str, shard: int, best: str, why: str) -> None:
+        super().__init__(required, shard, best, why)
+
+    def __str__(self) -> str:
+        required, shard, best, why = self.args
+        return (
+            f"required={required!r}, but the best way to shard {shard} is {best!r}: {why}. Leave "
+            f"required= out to take the best there is."
         )
 
 
@@ -730,6 +780,17 @@ class TransferUnfinished(DeadlineExceeded):
         )
 
 
+class DeviceStuck(DeadlineExceeded):
+    """A device did not finish what it was given."""
+
+    def __init__(self, device: str, waited_s: float) -> None:
+        super().__init__(device, waited_s)
+
+    def __str__(self) -> str:
+        device, waited_s = self.args
+        return f"{device} did not finish its copies in {waited_s:.1f} s (nvidia-smi, dmesg: Xid)."
+
+
 class UidsUsedUp(TransferQueueError):
     """A shard has given every uid that it may give."""
 
@@ -874,6 +935,89 @@ class CheckpointDamaged(CheckpointError):
     def __str__(self) -> str:
         path, file, why = self.args
         return f"checkpoint {path} is damaged: {file}: {why}; restore an older one."
+
+
+class DeviceError(TransferQueueError):
+    """A device, or its driver, did not do what was asked. ``args``: the message."""
+
+
+class ExportRefused(DeviceError):
+    """Memory of a device that cannot be shown to other processes."""
+
+    def __init__(self, device: str, why: str) -> None:
+        super().__init__(device, why)
+
+    def __str__(self) -> str:
+        device, why = self.args
+        return (
+            f"memory of {device} cannot be shown to other processes: {why}. In containers: "
+            f"--ipc=host, and no expandable_segments in $PYTORCH_CUDA_ALLOC_CONF."
+        )
+
+
+class HandleRefused(DeviceError):
+    """Device memory of another process that cannot be opened here."""
+
+    def __init__(self, device: str, why: str) -> None:
+        super().__init__(device, why)
+
+    def __str__(self) -> str:
+        device, why = self.args
+        return f"memory of {device} cannot be opened here: {why}."
+
+
+class PinningRefused(DeviceError):
+    """Host memory that cannot be page-locked."""
+
+    def __init__(self, num_bytes: int, why: str) -> None:
+        super().__init__(num_bytes, why)
+
+    def __str__(self) -> str:
+        num_bytes, why = self.args
+        return (
+            f"{num_bytes:,} bytes of host memory cannot be page-locked: {why}. Raise the limit "
+            f"(ulimit -l unlimited; docker run --ulimit memlock=-1)."
+        )
+
+
+class PeerRefused(DeviceError):
+    """One device cannot reach the memory of another."""
+
+    def __init__(self, device: str, peer: str, why: str) -> None:
+        super().__init__(device, peer, why)
+
+    def __str__(self) -> str:
+        device, peer, why = self.args
+        return f"{device} cannot reach the memory of {peer}: {why} (nvidia-smi topo -p2p r)."
+
+
+class StaleGeneration(DeviceError):
+    """Device memory that was given on since it was lent."""
+
+    def __init__(self, pool: str, offset: int, lent: int, found: int) -> None:
+        super().__init__(pool, offset, lent, found)
+
+    def __str__(self) -> str:
+        pool, offset, lent, found = self.args
+        now = f"generation {found} is" if found else "nothing is"
+        return (
+            f"pool {pool}, byte {offset:,}: generation {lent} was lent, and {now} there now. What "
+            f"was read is not to be used; get it again."
+        )
+
+
+class OwnerLost(DeviceError):
+    """The process whose device memory this was has ended, and its memory with it."""
+
+    def __init__(self, device: str, owner: str) -> None:
+        super().__init__(device, owner)
+
+    def __str__(self) -> str:
+        device, owner = self.args
+        return (
+            f"{owner}, whose memory on {device} this was, has ended. What was read from it is not "
+            f"to be used; what has no copy elsewhere is lost."
+        )
 
 
 class BytesDamaged(TransferQueueError):

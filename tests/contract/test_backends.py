@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.gpu.needs_cuda import needs_cuda
+from transferqueue.backends.device import DeviceBackend
 from transferqueue.backends.disk import DiskBackend
 from transferqueue.backends.heap import HeapBackend
 from transferqueue.backends.shm import ShmBackend
 from transferqueue.backends.tiered import TieredBackend, spill_config
+from transferqueue.devices.fake_machine import FakeMachine
 from transferqueue.testing.backend_contract import CHECKS, Faults, check_backend
 from transferqueue.testing.broken import ContractBroken
 from transferqueue.testing.leaks import no_leaks
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from transferqueue.backends.base import Backend, BackendConfig
     from transferqueue.testing.backend_contract import Check, Maker
 
+CUDA = pytest.param("cuda:0", marks=[pytest.mark.gpu, needs_cuda])
 BACKENDS = {
     "heap": (HeapBackend, {}),
     "shm": (ShmBackend, {}),
@@ -55,11 +59,26 @@ def tiered(folder: Path) -> Maker:
     return make
 
 
-@pytest.fixture(params=[*BACKENDS, "tiered"])
+def on_device(name: str) -> Maker:
+    def make(config: BackendConfig) -> Backend:
+        return DeviceBackend.open(replace(config, options={"device": name}))
+
+    return make
+
+
+@pytest.fixture(params=[*BACKENDS, "tiered", "host device", "fake gpu", CUDA])
 def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
     name = request.param
+    if name == "fake gpu":
+        machine = FakeMachine.create(tmp_path, memory_bytes=12 << 20)
+        name = machine.name_of(machine.uuids[0])
     with no_leaks(str(tmp_path)):
-        yield tiered(tmp_path) if name == "tiered" else maker_of(name, tmp_path)
+        if name == "tiered":
+            yield tiered(tmp_path)
+        elif name in BACKENDS:
+            yield maker_of(name, tmp_path)
+        else:
+            yield on_device(name.partition(" ")[0])
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -68,6 +68,9 @@ class ProcessId:
             return None
         return cls(pid=pid, started=started, pid_namespace=pid_namespace(), boot_id=boot_id())
 
+    def __str__(self) -> str:
+        return f"process {self.pid}"
+
     def is_alive(self) -> bool | None:
         """``None`` when it cannot be told from here: another pid namespace."""
         if self.boot_id != boot_id():

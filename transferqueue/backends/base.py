@@ -92,6 +92,8 @@ class BackendConfig:
     """Room to offer. A backend may offer a little more, never less."""
     directory: str | None = None
     """Where files go, for backends that keep files; ``None``: the backend's default."""
+    epoch: int = 0
+    """How many processes of this slot there have been before."""
     recover: bool = False
     """Take over what an earlier process of this service and slot left, if there is anything."""
     guardian_pid: int | None = None

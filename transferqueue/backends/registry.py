@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 GROUP = "transferqueue.backends"
 
 _BUILT_IN = {
+    "cuda": "transferqueue.backends.device:CudaBackend",
+    "device": "transferqueue.backends.device:DeviceBackend",
     "disk": "transferqueue.backends.disk:DiskBackend",
     "heap": "transferqueue.backends.heap:HeapBackend",
     "shm": "transferqueue.backends.shm:ShmBackend",

@@ -76,7 +76,7 @@ class RangeAllocator:
         ``ValueError`` if two of them overlap or one lies outside the arena.
         """
         allocator = cls(capacity_bytes, whole_pages=whole_pages)
-        starts, ends = _sorted_pieces(addresses, nbytes)
+        starts, ends = sorted_pieces(addresses, nbytes)
         if len(starts) == 0:
             return allocator
         if starts[0] < 0 or ends[-1] > capacity_bytes:
@@ -190,7 +190,7 @@ class RangeAllocator:
 
         ``ValueError``, and no change, if any byte is free already or named twice.
         """
-        starts, ends = _sorted_pieces(addresses, nbytes)
+        starts, ends = sorted_pieces(addresses, nbytes)
         if len(starts) == 0:
             return
         self._refuse_outside(int(starts[0]), int(ends[-1]))
@@ -248,7 +248,7 @@ def extents(nbytes: Sequence[int] | Int64s, page_from: int = PAGE_ALIGN_FROM_BYT
     return np.where(small >= page_from, -(-sizes // PAGE_BYTES) * PAGE_BYTES, small)
 
 
-def _sorted_pieces(addresses: Int64s, nbytes: Int64s) -> tuple[Int64s, Int64s]:
+def sorted_pieces(addresses: Int64s, nbytes: Int64s) -> tuple[Int64s, Int64s]:
     """Starts and ends by address, empty pieces left out. ``ValueError`` if two overlap."""
     starts = np.asarray(addresses, dtype=np.int64).reshape(-1)
     sizes = np.asarray(nbytes, dtype=np.int64).reshape(-1)

@@ -89,7 +89,7 @@ def open_shard(
     guardian, which restarts it, keeps a journal. ``spill``: the disk that slabs may move to."""
     if beginning is None:
         beginning = Beginning.of_slot(config.slot)
-    config = replace(config, recover=epoch > 0)
+    config = replace(config, epoch=epoch, recover=epoch > 0)
     opened = _open_backend(backend, config, spill)
     found = _recovered(opened, config) if opened.recovered else None
     if found is None and opened.recovered:

@@ -1,0 +1,110 @@
+"""The ring between host memory and a device."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from transferqueue.devices.fake_gpu import FakeGpu
+from transferqueue.devices.fake_machine import FakeMachine, Fault
+from transferqueue.devices.staging import Staging
+from transferqueue.errors import Closed, DeviceStuck
+from transferqueue.testing.device_probe import pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transferqueue.devices.base import DeviceBlock
+
+NBYTES = 1_000_000
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> FakeMachine:
+    return FakeMachine.create(tmp_path, num_gpus=1, memory_bytes=4 << 20)
+
+
+@pytest.fixture
+def gpu(machine: FakeMachine) -> Iterator[FakeGpu]:
+    with FakeGpu(machine, machine.uuids[0]) as gpu:
+        yield gpu
+
+
+@pytest.fixture
+def block(gpu: FakeGpu) -> Iterator[DeviceBlock]:
+    with gpu.allocate(NBYTES) as block:
+        yield block
+
+
+def test_bytes_go_through_chunks_that_are_locked_once(gpu: FakeGpu, block: DeviceBlock) -> None:
+    data, out = pattern(1, NBYTES), np.zeros(NBYTES, np.uint8)
+    with Staging(gpu, chunk_bytes=64 << 10, num_chunks=3) as staging:
+        staging.copy_in(block, 0, data.data)
+        staging.copy_out(block, 0, out.data)
+        assert len(gpu.counters.registered) == 1
+        assert gpu.counters.events_live <= 3
+    assert (out == data).all()
+    assert (gpu.counters.bytes_pinned, gpu.counters.bytes_pageable) == (2 * NBYTES, 0)
+    assert gpu.counters.registered == {}
+
+
+def test_the_source_may_change_as_soon_as_the_call_returns(
+    gpu: FakeGpu, block: DeviceBlock
+) -> None:
+    data, out = pattern(2, NBYTES), np.zeros(NBYTES, np.uint8)
+    kept = data.copy()
+    with Staging(gpu, chunk_bytes=64 << 10, num_chunks=4) as staging:
+        staging.copy_in(block, 0, data.data)
+        data[:] = 0
+        staging.flush()
+        staging.copy_out(block, 0, out.data)
+    assert (out == kept).all()
+
+
+def test_ranges_come_one_after_the_other(gpu: FakeGpu, block: DeviceBlock) -> None:
+    data = pattern(3, NBYTES)
+    ranges = [(900_000, 100_000), (0, 70_000), (500, 0), (77, 3)]
+    out = np.zeros(170_003, np.uint8)
+    with Staging(gpu, chunk_bytes=32 << 10, num_chunks=2) as staging:
+        staging.copy_in(block, 0, data.data)
+        staging.copy_ranges_out(block, ranges, out.data)
+    assert out.tobytes() == b"".join(data[at : at + n].tobytes() for at, n in ranges)
+
+
+def test_where_pinning_is_refused_it_works_and_says_so_once(
+    gpu: FakeGpu, block: DeviceBlock, machine: FakeMachine, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, out = pattern(4, NBYTES), np.zeros(NBYTES, np.uint8)
+    with (
+        machine.fault(Fault.REFUSE_PINNING),
+        caplog.at_level(logging.WARNING),
+        Staging(gpu, chunk_bytes=64 << 10) as staging,
+    ):
+        assert not staging.is_pinned
+        staging.copy_in(block, 0, data.data)
+        staging.copy_out(block, 0, out.data)
+    assert (out == data).all()
+    (record,) = caplog.records
+    assert "ulimit -l" in record.getMessage()
+
+
+def test_a_chunk_is_not_used_again_while_the_device_may_write_to_it(
+    gpu: FakeGpu, block: DeviceBlock, machine: FakeMachine
+) -> None:
+    data, out = pattern(5, 100_000), np.zeros(100_000, np.uint8)
+    with Staging(gpu, chunk_bytes=64 << 10, num_chunks=2, timeout_s=0.1) as staging:
+        staging.copy_in(block, 0, data.data)
+        with machine.fault(Fault.STUCK):
+            for _ in range(2):
+                with pytest.raises(DeviceStuck):
+                    staging.copy_out(block, 0, out.data)
+            with pytest.raises(DeviceStuck):
+                staging.flush()
+        staging.copy_out(block, 0, out.data)
+        assert (out == data).all()
+    with pytest.raises(Closed):
+        staging.copy_in(block, 0, data.data)

@@ -1,0 +1,1 @@
+"""Memory of accelerators, behind one contract: `transferqueue.devices.base` is the manual."""

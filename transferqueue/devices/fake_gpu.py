@@ -1,0 +1,346 @@
+"""A GPU of a `FakeMachine`, as one process uses it. Nothing of it needs hardware.
+
+It is strict where drivers are lenient by luck: a copy moves its bytes only when the stream comes to
+it, and the stream goes on only while somebody waits for it, so whoever reads without waiting reads
+the wrong bytes, every time. With ``stepped`` it goes on by `FakeStream.step` alone, one piece of
+work at a time: a test then sees every moment in between.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from transferqueue.backends.copying import as_bytes, copy_into
+from transferqueue.devices.base import (
+    WAIT_S,
+    Device,
+    DeviceBlock,
+    Event,
+    MemoryHandle,
+    MemoryRoom,
+    Registration,
+    Stream,
+    refuse_opened,
+    this_process,
+)
+from transferqueue.devices.fake_machine import FakeBlock, FakeMachine, Fault
+from transferqueue.devices.host import KeptMemory
+from transferqueue.errors import (
+    Closed,
+    DeviceError,
+    DeviceMissing,
+    DeviceStuck,
+    ExportRefused,
+    HandleRefused,
+    OwnerLost,
+    PeerRefused,
+    PinningRefused,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+
+MAX_EVENTS = 1000
+"""Live events of one process: about where drivers run out."""
+
+
+def open_fake(name: str) -> FakeGpu:
+    """``"FOLDER:ORDINAL"``, in this process's order, or ``"FOLDER:UUID"``."""
+    folder, _, which = name.rpartition(":")
+    machine = FakeMachine(folder)
+    order = machine.order()
+    if which.isdigit() and int(which) < len(order):
+        return FakeGpu(machine, order[int(which)])
+    if which not in order:
+        raise DeviceMissing(f"fake:{name}", f"the machine has {', '.join(machine.uuids)}")
+    return FakeGpu(machine, which)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was done, for tests to look at."""
+
+    events_live: int = 0
+    bytes_pinned: int = 0
+    """Copied from or to host memory that is registered;"""
+    bytes_pageable: int = 0
+    """and that is not."""
+    bytes_across: int = 0
+    opens: int = 0
+    registered: dict[int, int] = field(default_factory=dict)
+    """Address and size of what is page-locked."""
+
+    def count_host(self, memory: Bytes) -> None:
+        at, nbytes = int(memory.ctypes.data), memory.nbytes
+        is_pinned = any(a <= at and at + nbytes <= a + n for a, n in self.registered.items())
+        if is_pinned:
+            self.bytes_pinned += nbytes
+        else:
+            self.bytes_pageable += nbytes
+
+
+class FakeGpuBlock(DeviceBlock):
+    """Part of the file that is the GPU's memory."""
+
+    def __init__(
+        self, memory: Bytes, uuid: str, found: FakeBlock, nbytes: int, on_close: Callable[[], None]
+    ) -> None:
+        self.uuid, self.nbytes, self.serial = uuid, nbytes, found.serial
+        self.is_own = found.owner == this_process()
+        self._bytes: Bytes | None = memory[found.offset : found.offset + nbytes]
+        self._on_close = on_close
+
+    @property
+    def address(self) -> int:
+        if self._bytes is None:
+            raise Closed("this block of device memory")
+        return int(self._bytes.ctypes.data)
+
+    def part(self, offset: int, nbytes: int) -> Bytes:
+        """As a copy that a stream comes to reads or writes it."""
+        if self._bytes is None:
+            raise DeviceError(f"{self.uuid}: a copy touched memory that was freed")
+        return self._bytes[offset : offset + nbytes]
+
+    def close(self) -> None:
+        if self._bytes is not None:
+            self._bytes = None
+            self._on_close()
+
+
+class FakeGpu(Device):
+    """See the module's text. ``counters`` tells what was done."""
+
+    def __init__(self, machine: FakeMachine, uuid: str, *, stepped: bool = False) -> None:
+        self.machine, self.uuid, self.stepped = machine, uuid, stepped
+        self.name = machine.name_of(uuid)
+        self.ordinal = machine.order().index(uuid)
+        self.counters = Counters()
+        self.peers: set[str] = {uuid}
+        self._opened: set[str] = set()
+        with machine.memory_path(uuid).open("r+b") as memory:
+            self._memory: Bytes | None = np.frombuffer(mmap.mmap(memory.fileno(), 0), np.uint8)
+
+    def _mapped(self) -> Bytes:
+        if self._memory is None:
+            raise Closed(f"device {self.name}")
+        return self._memory
+
+    @property
+    def room(self) -> MemoryRoom:
+        self._mapped()
+        return MemoryRoom(
+            free_bytes=self.machine.free_bytes(self.uuid), total_bytes=self.machine.memory_bytes
+        )
+
+    def allocate(self, nbytes: int) -> FakeGpuBlock:
+        memory = self._mapped()
+        if nbytes < 1:
+            raise ValueError(f"nbytes must be positive, got {nbytes}")
+        found = self.machine.take(self.uuid, nbytes, this_process())
+        give_back = lambda: self.machine.give_back(self.uuid, found.serial)  # noqa: E731
+        return FakeGpuBlock(memory, self.uuid, found, nbytes, give_back)
+
+    def export(self, block: DeviceBlock) -> MemoryHandle:
+        self._mapped()
+        refuse_opened(block)
+        assert isinstance(block, FakeGpuBlock)
+        if self.machine.has(Fault.REFUSE_EXPORT):
+            raise ExportRefused(self.name, "the driver says no")
+        uuid = "FAKE-none" if self.machine.has(Fault.WRONG_UUID) else self.uuid
+        return MemoryHandle(
+            uuid=uuid, nbytes=block.nbytes, owner=this_process(), token=str(block.serial)
+        )
+
+    def open(self, handle: MemoryHandle) -> FakeGpuBlock:
+        memory = self._mapped()
+        if handle.uuid != self.uuid:
+            raise HandleRefused(self.name, f"it is memory of {handle.uuid}")
+        if handle.owner == this_process():
+            raise HandleRefused(self.name, "it is this process's own")
+        if not handle.owner.is_alive():
+            raise OwnerLost(self.name, str(handle.owner))
+        if handle.token in self._opened:
+            raise HandleRefused(self.name, "it is open already")
+        found = self.machine.find(self.uuid, int(handle.token))
+        if found is None:
+            raise HandleRefused(self.name, "it was freed")
+        self._opened.add(handle.token)
+        self.counters.opens += 1
+        forget = lambda: self._opened.discard(handle.token)  # noqa: E731
+        return FakeGpuBlock(memory, self.uuid, found, handle.nbytes, forget)
+
+    def stream(self) -> FakeStream:
+        self._mapped()
+        return FakeStream(self)
+
+    def can_reach(self, uuid: str) -> bool:
+        return uuid == self.uuid or self.machine.are_peers([self.uuid, uuid])
+
+    def enable_peer(self, peer: Device) -> None:
+        if not self.can_reach(peer.uuid):
+            raise PeerRefused(self.name, peer.name, "there is no link between them")
+        if peer.uuid != self.uuid and self.machine.has(Fault.REFUSE_PEER):
+            raise PeerRefused(self.name, peer.name, "the driver says no")
+        self.peers.add(peer.uuid)
+
+    def register(self, memory: memoryview) -> Registration:
+        self._mapped()
+        if self.machine.has(Fault.REFUSE_PINNING):
+            raise PinningRefused(memory.nbytes, "the driver says no")
+        return _Pinned(memory, self.counters)
+
+    def close(self) -> None:
+        self._memory = None
+
+
+class _Pinned(KeptMemory):
+    def __init__(self, memory: memoryview, counters: Counters) -> None:
+        super().__init__(memory)
+        self._counters = counters
+        self._at = int(as_bytes(memory).ctypes.data)
+        counters.registered[self._at] = memory.nbytes
+
+    def close(self) -> None:
+        super().close()
+        self._counters.registered.pop(self._at, None)
+
+
+class FakeStream(Stream):
+    """A queue of work."""
+
+    def __init__(self, device: FakeGpu) -> None:
+        self.device = device
+        self._queue: deque[Callable[[], bool]] = deque()
+
+    @property
+    def num_left(self) -> int:
+        """Pieces of work that were given and are not done."""
+        return len(self._queue)
+
+    def step(self) -> bool:
+        """Do the next piece of work. ``False``: there is none, or it waits for another stream."""
+        if not self._queue or self.device.machine.has(Fault.STUCK):
+            return False
+        work = self._queue.popleft()
+        if work():
+            return True
+        self._queue.appendleft(work)
+        return False
+
+    def copy_in(self, block: DeviceBlock, offset: int, source: memoryview) -> None:
+        block.check(offset, source.nbytes)
+        host = as_bytes(source)
+        self._give(lambda: self._copy_host(_part(block, offset, host.nbytes), host, host))
+
+    def copy_out(self, block: DeviceBlock, offset: int, out: memoryview) -> None:
+        block.check(offset, out.nbytes)
+        if out.readonly:
+            raise ValueError("the memory to copy to is read-only")
+        host = as_bytes(out)
+        self._give(lambda: self._copy_host(host, _part(block, offset, host.nbytes), host))
+
+    def copy_across(
+        self,
+        target: DeviceBlock,
+        target_offset: int,
+        source: DeviceBlock,
+        source_offset: int,
+        nbytes: int,
+    ) -> None:
+        target.check(target_offset, nbytes)
+        source.check(source_offset, nbytes)
+        for uuid in (target.uuid, source.uuid):
+            if uuid not in self.device.peers:
+                raise PeerRefused(self.device.name, uuid, "enable_peer was not called")
+
+        def copy() -> None:
+            copy_into(_part(target, target_offset, nbytes), _part(source, source_offset, nbytes))
+            self.device.counters.bytes_across += nbytes
+
+        self._give(copy)
+
+    def record(self) -> FakeEvent:
+        event = FakeEvent(self)
+        self._give(event.reach)
+        return event
+
+    def wait_for(self, event: Event) -> None:
+        assert isinstance(event, FakeEvent)
+        self._queue.append(event.has_come)
+
+    def synchronize(self, timeout_s: float = WAIT_S) -> None:
+        """`DeviceStuck` at once, where nothing would ever go on."""
+        if self._queue and self.device.stepped:
+            raise DeviceStuck(self.device.name, timeout_s)
+        while self._queue:
+            if not self.step():
+                raise DeviceStuck(self.device.name, timeout_s)
+
+    def close(self) -> None:
+        try:
+            if not self.device.stepped:
+                self.synchronize()
+        finally:
+            self._queue.clear()
+
+    def _give(self, work: Callable[[], None]) -> None:
+        def do() -> bool:
+            work()
+            return True
+
+        self._queue.append(do)
+
+    def _copy_host(self, target: Bytes, source: Bytes, host: Bytes) -> None:
+        copy_into(target, source)
+        self.device.counters.count_host(host)
+
+
+class FakeEvent(Event):
+    """Reached when its stream comes to it."""
+
+    def __init__(self, stream: FakeStream) -> None:
+        counters = stream.device.counters
+        if counters.events_live >= MAX_EVENTS:
+            raise DeviceError(f"{stream.device.name}: out of events ({MAX_EVENTS} are live)")
+        counters.events_live += 1
+        self._stream = stream
+        self._is_reached = False
+
+    def __del__(self) -> None:
+        if hasattr(self, "_stream"):
+            self._stream.device.counters.events_live -= 1
+
+    def reach(self) -> None:
+        self._is_reached = True
+
+    def has_come(self) -> bool:
+        """For another stream that waits for it, and drives this one unless that is stepped."""
+        if not self._stream.device.stepped:
+            self.wait()
+        return self._is_reached
+
+    def is_done(self) -> bool:
+        """Time passes on the device while somebody looks: one piece of work a look."""
+        if not self._is_reached and not self._stream.device.stepped:
+            self._stream.step()
+        return self._is_reached
+
+    def wait(self, timeout_s: float = WAIT_S) -> None:
+        while not self._is_reached:
+            if self._stream.device.stepped or not self._stream.step():
+                raise DeviceStuck(self._stream.device.name, timeout_s)
+
+
+def _part(block: DeviceBlock, offset: int, nbytes: int) -> Bytes:
+    assert isinstance(block, FakeGpuBlock)
+    return block.part(offset, nbytes)

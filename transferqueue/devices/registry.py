@@ -1,0 +1,45 @@
+"""Finding a device by name: ``"cuda:0"``, ``"cuda:GPU-…"``, ``"host"``, ``"fake:FOLDER:0"``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+
+from transferqueue.devices.base import Device
+from transferqueue.errors import DeviceMissing, near_names
+
+GROUP = "transferqueue.devices"
+
+_BUILT_IN = {
+    "cuda": "transferqueue.devices.cuda:open_cuda",
+    "fake": "transferqueue.devices.fake_gpu:open_fake",
+    "host": "transferqueue.devices.host:open_host",
+}
+
+
+def find_device(name: str) -> Device:
+    """A device of this process, to be closed by the caller. `DeviceMissing`.
+
+    What follows the first colon is the kind's own: an ordinal, which counts in this process alone,
+    or what the device says of itself in ``name``, which is good on the whole host.
+    """
+    kind, _, which = name.partition(":")
+    installed = _installed()
+    if kind not in installed:
+        near = near_names(kind, installed)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise DeviceMissing(name, f"the kinds are {', '.join(sorted(installed))}{hint}")
+    module_name, _, attribute = installed[kind].partition(":")
+    try:
+        opener = getattr(import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise DeviceMissing(name, f"{installed[kind]} cannot be used: {error}") from error
+    found = opener(which)
+    if not isinstance(found, Device):
+        raise DeviceMissing(name, f"{installed[kind]} gave no Device")
+    return found
+
+
+def _installed() -> dict[str, str]:
+    found: tuple[EntryPoint, ...] = tuple(entry_points(group=GROUP))
+    return {**{point.name: point.value for point in found}, **_BUILT_IN}

@@ -1,0 +1,141 @@
+"""A bounded ring of host memory between ordinary memory and a device, page-locked where it can be.
+
+Drivers copy at full speed, and beside other work, only from and to page-locked memory; page-locking
+takes long and its amount is limited. So bytes go through a few chunks that are locked once: while
+the device copies one, the next is filled. One event a chunk is live, whatever is copied.
+
+Where page-locking is refused the ring is ordinary memory: slower, never wrong. That is logged once,
+with the remedy.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from transferqueue.backends.copying import as_bytes, copy_into
+from transferqueue.closing import Closing
+from transferqueue.devices.base import WAIT_S
+from transferqueue.errors import Closed, PinningRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from transferqueue.devices.base import Device, DeviceBlock, Event, Registration
+
+    Bytes = NDArray[np.uint8]
+
+CHUNK_BYTES = 1 << 20
+NUM_CHUNKS = 4
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Chunk:
+    memory: Bytes
+    event: Event | None = None
+    """Of the copy that is under way from or to it."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it may be used again. A copy that is stuck keeps it."""
+        if self.event is not None:
+            self.event.wait(timeout_s)
+            self.event = None
+
+
+class Staging(Closing):
+    """Copies between one thread's memory and one device."""
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        num_chunks: int = NUM_CHUNKS,
+        timeout_s: float = WAIT_S,
+    ) -> None:
+        """``timeout_s``: for each wait for the device."""
+        self._timeout_s = timeout_s
+        self._chunk_bytes = chunk_bytes
+        self._stream = device.stream()
+        ring: Bytes = np.frombuffer(mmap.mmap(-1, chunk_bytes * num_chunks), np.uint8)
+        self._registration, self.why_not_pinned = _pinned(device, ring)
+        self._ring = deque(_Chunk(part) for part in ring.reshape(num_chunks, chunk_bytes))
+
+    @property
+    def is_pinned(self) -> bool:
+        return not self.why_not_pinned
+
+    def copy_in(self, block: DeviceBlock, offset: int, source: memoryview) -> None:
+        """When this returns, ``source`` may change; `flush` tells when the device has it."""
+        data = as_bytes(source)
+        for low in range(0, len(data), self._chunk_bytes):
+            part = data[low : low + self._chunk_bytes]
+            chunk = self._next()
+            copy_into(chunk.memory[: len(part)], part)
+            self._stream.copy_in(block, offset + low, chunk.memory[: len(part)].data)
+            chunk.event = self._stream.record()
+
+    def copy_out(self, block: DeviceBlock, offset: int, out: memoryview) -> None:
+        """When this returns, ``out`` is filled, with what was copied in before."""
+        self.copy_ranges_out(block, [(offset, out.nbytes)], out)
+
+    def copy_ranges_out(
+        self, block: DeviceBlock, ranges: Iterable[tuple[int, int]], out: memoryview
+    ) -> None:
+        """Offsets and sizes, one after the other into ``out``."""
+        target, at = as_bytes(out), 0
+        under_way: deque[tuple[_Chunk, Bytes]] = deque()
+        for offset, nbytes in ranges:
+            for low in range(0, nbytes, self._chunk_bytes):
+                size = min(self._chunk_bytes, nbytes - low)
+                if len(under_way) == len(self._ring):
+                    self._land(*under_way.popleft())
+                chunk = self._next()
+                self._stream.copy_out(block, offset + low, chunk.memory[:size].data)
+                chunk.event = self._stream.record()
+                under_way.append((chunk, target[at : at + size]))
+                at += size
+        while under_way:
+            self._land(*under_way.popleft())
+
+    def flush(self) -> None:
+        """Wait until the device has all that was copied in. `DeviceStuck`."""
+        self._stream.synchronize(self._timeout_s)
+
+    def close(self) -> None:
+        """The ring is kept locked, and lost, where the device may still write to it."""
+        ring, self._ring = self._ring, deque()
+        if ring:
+            self._stream.close()
+            if self._registration is not None:
+                self._registration.close()
+
+    def _next(self) -> _Chunk:
+        """The chunk that was used longest ago, when it may be used again."""
+        if not self._ring:
+            raise Closed("the staging of this device")
+        chunk = self._ring[0]
+        chunk.wait(self._timeout_s)
+        self._ring.rotate(-1)
+        return chunk
+
+    def _land(self, chunk: _Chunk, target: Bytes) -> None:
+        chunk.wait(self._timeout_s)
+        copy_into(target, chunk.memory[: len(target)])
+
+
+def _pinned(device: Device, ring: Bytes) -> tuple[Registration | None, str]:
+    try:
+        return device.register(ring.data), ""
+    except PinningRefused as refused:
+        _log.warning("%s: copies go through ordinary memory: %s", device.name, refused)
+        return None, str(refused)
