@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.errors import ArenaReplaced, TransferExpired
+from transferqueue.errors import ArenaReplaced, Malformed, TransferExpired
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.deadlines import Deadlines
@@ -75,7 +75,7 @@ class Gets:
         self._credit = SendCredit(SEND_LIMIT_BYTES)
         self._parked: deque[Request] = deque()
         self.handlers: dict[str, Handler] = {
-            ops.GET: self._get,
+            ops.GET: self.ending_leases(self._get),
             ops.READ: self._read,
             ops.READ_DONE: self._read_done,
             ops.RELEASE: self._release,
@@ -286,11 +286,26 @@ class Gets:
     def _release(self, request: Request) -> Reply:
         """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more."""
         lease_ids = ArrayReader(request.frames).int64s(request.body["lease_ids"])
-        reader = self._peers.key_of(request.body["reader"])
-        self._journal.released(reader, lease_ids.tolist())
-        self._store.release(reader, lease_ids.tolist())
-        self._on_free()
+        self._end_leases(request.body["reader"], lease_ids.tolist())
         return Reply(body={})
+
+    def ending_leases(self, handler: Handler) -> Handler:
+        """The handler of a request that may say first which leases have ended."""
+
+        def handle(request: Request) -> Reply | None:
+            ended = request.body.get(ops.ENDED)
+            # A key that only reads was lent no memory, and ends nobody's lease.
+            if ended is not None and not request.is_reader:
+                self._end_leases(ended["reader"], _lease_ids(ended["lease_ids"]))
+            return handler(request)
+
+        return handle
+
+    def _end_leases(self, reader: Mapping[str, Any], lease_ids: Sequence[int]) -> None:
+        key = self._peers.key_of(reader)
+        self._journal.released(key, lease_ids)
+        self._store.release(key, lease_ids)
+        self._on_free()
 
     def _end(self, lease_id: int) -> None:
         held = self._outgoing.get(lease_id)
@@ -312,6 +327,12 @@ class _HeldGet:
     reader: str
     key_name: str | None
     get: OutgoingGet
+
+
+def _lease_ids(plain: object) -> list[int]:
+    if not isinstance(plain, list | tuple) or not all(type(number) is int for number in plain):
+        raise Malformed("lease_ids are a list of ints")
+    return list(plain)
 
 
 def _got(column: FoundColumn, *, sent: slice | None, mapped: slice | None) -> GotColumn:

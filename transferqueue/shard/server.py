@@ -162,7 +162,9 @@ class ShardServer:
             budget=self._budget,
             puts=self._puts,
         )
-        self._server.add_handlers(self._puts.handlers | self._gets.handlers | inquiries.handlers)
+        puts = self._puts.handlers
+        puts[ops.PUT] = self._gets.ending_leases(puts[ops.PUT])
+        self._server.add_handlers(puts | self._gets.handlers | inquiries.handlers)
         self._resume(opened.found)
         if draining:
             self.drain()

@@ -44,6 +44,10 @@ READ_DONE: Final = "read_done"
 CLEAR: Final = "clear"
 RELEASE: Final = "release"
 
+ENDED: Final = "ended"
+"""In the body of a put or a get, or not: ``{"reader", "lease_ids"}`` as of a ``release``, which it
+does first. Leases end with the next request in place of a message of their own."""
+
 # client → either
 STATUS: Final = "status"
 
