@@ -12,8 +12,8 @@ import pytest
 
 from transferqueue.backends.disk import DiskBackend
 from transferqueue.backends.heap import HeapBackend
+from transferqueue.backends.several import Member, SeveralBackends
 from transferqueue.backends.shm import ShmBackend
-from transferqueue.backends.tiered import TieredBackend, spill_config
 from transferqueue.testing.backend_contract import CHECKS, Faults, check_backend
 from transferqueue.testing.broken import ContractBroken
 from transferqueue.testing.leaks import no_leaks
@@ -45,21 +45,29 @@ def maker_of(name: str, folder: Path) -> Maker:
     return make
 
 
-def tiered(folder: Path) -> Maker:
+def several(folder: Path, default: int) -> Maker:
     def make(config: BackendConfig) -> Backend:
         config = replace(config, directory=str(folder))
         memory = ShmBackend.open(config)
-        disk = spill_config(config, directory=str(folder), nbytes=config.budget_bytes)
-        return TieredBackend(memory, DiskBackend.open(replace(disk, recover=memory.recovered)))
+        disk = DiskBackend.open(replace(config, service_id=f"{config.service_id}.disk"))
+        members = [
+            Member(name=name, backend=backend, budget_bytes=config.budget_bytes)
+            for name, backend in (("shm", memory), ("disk", disk))
+        ]
+        return SeveralBackends(members, default=default)
 
     return make
 
 
-@pytest.fixture(params=[*BACKENDS, "tiered"])
+SEVERAL = {"several": 0, "several, the second": 1}
+"""Number of the default one."""
+
+
+@pytest.fixture(params=[*BACKENDS, *SEVERAL])
 def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
     name = request.param
     with no_leaks(str(tmp_path)):
-        yield tiered(tmp_path) if name == "tiered" else maker_of(name, tmp_path)
+        yield several(tmp_path, SEVERAL[name]) if name in SEVERAL else maker_of(name, tmp_path)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
