@@ -30,6 +30,10 @@ MAX_SHARDS = 1 << 15
 MIB = 1 << 20
 
 _KEY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_BACKEND_NAME = re.compile(r"[A-Za-z0-9_-]{1,24}")
+
+SPILL_NAME = "spill"
+"""The backend that slabs move to when memory is full. Nothing is put there."""
 
 
 def address_from_environment() -> str | None:
@@ -75,12 +79,71 @@ class SpillConfig:
                 f"0 <= spill_low <= spill_high <= 1 must hold, got {self.low} and {self.high}"
             )
 
+    @staticmethod
+    def files_id(service_id: str) -> str:
+        """In the names of spilled files: so the arena may lie in the same folder."""
+        return f"{service_id}.{SPILL_NAME}"
+
     def to_plain(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> SpillConfig:
         return cls(**plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherBackend:
+    """A backend of every shard beside its default one, for what a partition says belongs there."""
+
+    name: str
+    """By which ``create_partition(backend=...)`` names it."""
+    backend: str
+    """Of the ``transferqueue.backends`` entry points."""
+    budget_bytes: int
+    """Of each shard. Where it is full puts wait, whatever room the others have."""
+    arena_dir: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _BACKEND_NAME.fullmatch(self.name) or self.name == SPILL_NAME:
+            raise ConfigError(
+                f"backends: a name has up to 24 letters, digits, '-' and '_', and is not "
+                f"{SPILL_NAME!r}, got {self.name!r}"
+            )
+        if type(self.budget_bytes) is not int or self.budget_bytes < MIB:
+            raise ConfigError(
+                f"backends[{self.name!r}]: budget_bytes must be an int from 1 MiB on, got "
+                f"{self.budget_bytes!r}"
+            )
+        check_json(f"backends[{self.name!r}]: options", self.options)
+
+    @property
+    def arena_folder(self) -> str:
+        """Where its files are, if it keeps any."""
+        return self.arena_dir or default_arena_dir()
+
+    def files_id(self, service_id: str) -> str:
+        """In the names of its files: so it may share a folder with others of the shard."""
+        return f"{service_id}.{self.name}"
+
+    def to_plain(self) -> dict[str, Any]:
+        return {**asdict(self), "options": dict(self.options)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> OtherBackend:
+        return cls(**plain)
+
+    @classmethod
+    def of(cls, name: str, settings: Mapping[str, Any]) -> OtherBackend:
+        """As callers give it: ``backend`` is the name where it is left out."""
+        try:
+            return cls(**{"name": name, "backend": name, **settings})
+        except TypeError as error:
+            raise ConfigError(
+                f"backends[{name!r}] needs budget_bytes and may have backend, arena_dir and "
+                f"options, got {settings!r}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +160,10 @@ class ServiceConfig:
     arena_dir: str | None = None
     """Folder of the backend's files. ``None``: of ``shm`` ``$TRANSFERQUEUE_ARENA_DIR`` or
     ``/dev/shm``; ``disk`` must be given one."""
+    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Others that every shard has beside it, by the names that ``create_partition(backend=...)``
+    has for them: ``{"disk": {"budget_bytes": 64 << 30, "arena_dir": "/data"}}``, and ``backend``
+    where the name is not that of an entry point, and ``options``."""
     spill_dir: str | None = None
     """Folder on a disk to which the coldest slabs go when memory fills up. Gets find them there."""
     spill_bytes: int | None = None
@@ -138,7 +205,8 @@ class ServiceConfig:
         if self.start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s must be positive, got {self.start_timeout_s}")
         self._check_read_keys()
-        self._check_backend_options()
+        check_json("backend_options", self.backend_options)
+        self._check_others()
         self.spill()
         if self.in_process and self.host is not None:
             raise ConfigError(
@@ -168,14 +236,20 @@ class ServiceConfig:
 
     @property
     def storage_bytes(self) -> int:
-        """What each shard can hold, in memory and where it spills to."""
-        return self.budget_bytes + (self.spill_bytes or 0)
+        """What each shard can hold, in all of its backends and where it spills to."""
+        others = sum(other.budget_bytes for other in self.others())
+        return self.budget_bytes + others + (self.spill_bytes or 0)
 
-    def _check_backend_options(self) -> None:
-        try:
-            json.dumps(dict(self.backend_options))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"backend_options are values that JSON has: {error}") from error
+    def others(self) -> tuple[OtherBackend, ...]:
+        """Those of ``backends``."""
+        return tuple(OtherBackend.of(name, given) for name, given in self.backends.items())
+
+    def _check_others(self) -> None:
+        if any(other.name == self.backend for other in self.others()):
+            raise ConfigError(
+                f"backends: {self.backend!r} is the default one's name; give the other another "
+                f"name and backend={self.backend!r}"
+            )
 
     @property
     def arena_folder(self) -> str:
@@ -192,6 +266,7 @@ class ServiceConfig:
             "backend_options": options,
             "budget_bytes": self.budget_bytes,
             "arena_dir": self.arena_dir,
+            "others": [other.to_plain() for other in self.others()],
             "spill": None if spill is None else spill.to_plain(),
         }
 
@@ -201,6 +276,14 @@ class ServiceConfig:
                 raise ConfigError(f"a key's name has letters, digits, '-' and '_', got {name!r}")
             if isinstance(partitions, str):
                 raise ConfigError(f"read_keys[{name!r}]: a list of partitions, got {partitions!r}")
+
+
+def check_json(what: str, values: Mapping[str, Any]) -> None:
+    """`ConfigError` for what does not go to another process as it is."""
+    try:
+        json.dumps(dict(values))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{what} are values that JSON has: {error}") from error
 
 
 class Transport(StrEnum):

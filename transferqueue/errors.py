@@ -32,6 +32,7 @@
     │   │   └── UnknownColumn           (KeyError) a DataProto does not
     │   ├── UnknownPartition
     │   ├── UnknownTask
+    │   ├── UnknownBackend
     │   ├── UnknownTag
     │   ├── FieldsMissing               some rows lack a field
     │   ├── RowsGone                    rows were cleared
@@ -437,6 +438,23 @@ class UnknownTask(_UnknownName):
     noun = "task"
 
 
+class UnknownBackend(_UnknownName):
+    """The shards have no backend of this name."""
+
+    noun = "backend"
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(name, near_names(name, known))
+        self.args = (name, list(known))
+
+    def __str__(self) -> str:
+        name, known = self.args
+        return (
+            f"no backend {name!r}; the shards have {', '.join(sorted(known))} (others by "
+            f"serve(backends=...)){_did_you_mean(near_names(name, known))}"
+        )
+
+
 class UnknownTag(_UnknownName):
     """No sample of the partition carries this tag."""
 
@@ -709,14 +727,22 @@ class StorageFull(DeadlineExceeded):
     """No space came free in time."""
 
     def __init__(
-        self, needed_bytes: int, free_bytes: int, budget_bytes: int, waited_s: float, shard: int
+        self,
+        needed_bytes: int,
+        free_bytes: int,
+        budget_bytes: int,
+        waited_s: float,
+        shard: int,
+        backend: str = "",
     ) -> None:
-        super().__init__(needed_bytes, free_bytes, budget_bytes, waited_s, shard)
+        """``backend``: which of several is full."""
+        super().__init__(needed_bytes, free_bytes, budget_bytes, waited_s, shard, backend)
 
     def __str__(self) -> str:
-        needed, free, budget, waited_s, shard = self.args
+        needed, free, budget, waited_s, shard, backend = self.args
         return (
-            f"shard {shard}: {needed:,} bytes needed, {free:,} of {budget:,} free after "
+            f"shard {shard}: {needed:,} bytes needed, {free:,} of {budget:,} free"
+            f"{f' in its backend {backend!r}' if backend else ''} after "
             f"{waited_s:.1f} s; clear consumed samples, raise budget_bytes, or add shards."
         )
 

@@ -18,7 +18,7 @@ SECONDS = itertools.count()
 ALL_OPS = {value for name, value in vars(ops).items() if name.isupper()}
 LOOKING = {
     *(ops.HELLO, ops.STATUS, ops.HELD, ops.WAITS, ops.DESCRIBE, ops.POLICY, ops.DEAD_LETTERS),
-    *(ops.GET, ops.READ, ops.READ_DONE, ops.WAIT, ops.SELECT),
+    *(ops.GET, ops.READ, ops.READ_DONE, ops.WAIT, ops.SELECT, ops.STORED),
 }
 OF_SHARDS = {ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM, ops.JOIN, ops.STEP_DONE}
 
@@ -49,7 +49,7 @@ def test_a_reader_looks_and_changes_nothing() -> None:
 def test_a_reader_of_some_partitions_sees_no_others() -> None:
     everywhere = {ops.HELLO, ops.READ, ops.READ_DONE}  # these look at the partition by themselves
     assert allowed("val", "train") == everywhere
-    assert allowed("val", "val") == LOOKING - {ops.STATUS, ops.HELD, ops.WAITS}
+    assert allowed("val", "val") == LOOKING - {ops.STATUS, ops.HELD, ops.STORED, ops.WAITS}
 
 
 def test_what_is_refused_names_the_key_and_the_request() -> None:

@@ -3,7 +3,9 @@
 A backend gives out **ranges of an address space of its own**. An address is an int64 that names a
 byte; ``address + k`` names the k-th byte after it within the same range. What an address means is
 the backend's affair: an offset into an arena of shared memory, or a number that a table turns into
-an object and an offset. The shard keeps the address of each slab and asks for any bytes within.
+an object and an offset. The shard keeps the address of each slab and asks for any bytes within. It
+may have several backends and tells them apart by the bits from the 56th on, so addresses are below
+2**56.
 
 Life of a slab::
 
@@ -164,11 +166,11 @@ class Backend(Closing):
     def extents(self, nbytes: Sequence[int]) -> Int64s:
         """How many bytes ``reserve`` takes for each size: the size and its padding after it."""
 
-    def reserve_for_saved(self, nbytes: Sequence[int]) -> tuple[Int64s, Int64s] | None:
-        """As ``reserve``, for bytes that come from a checkpoint rather than from a put: addresses
-        and extents. A backend of several may take them to where it would move them anyhow."""
-        found = self.reserve(nbytes)
-        return None if found is None else (found, self.extents(nbytes))
+    def extents_at(self, addresses: Int64s, nbytes: Sequence[int]) -> Int64s:
+        """As ``extents``, of ranges that were reserved at these addresses. The same, unless one
+        backend is made of several."""
+        del addresses
+        return self.extents(nbytes)
 
     @abstractmethod
     def writable(self, address: int, nbytes: int) -> memoryview:

@@ -27,8 +27,9 @@ class Looking:
     ) -> dict[str, Any]:
         """What is held and by whom, by partition: rows and bytes by field, by task, by age and by
         the line of code that put them (``rows_by_site``). Bytes of fields are counted; those of
-        groups of samples are their cells times the mean cell of each field."""
-        return run_blocking(self._ops.control.held(partition=partition, timeout_s=timeout_s))
+        groups of samples are their cells times the mean cell of each field. ``backends``: by field
+        and backend the bytes that are there, padding included."""
+        return run_blocking(self._ops.inquiries.held(partition=partition, timeout_s=timeout_s))
 
     def waits(
         self, *, partition: str | None = None, limit: int = 100, timeout_s: float | None = None
@@ -82,7 +83,7 @@ class AsyncLooking:
         self, *, partition: str | None = None, timeout_s: float | None = None
     ) -> dict[str, Any]:
         """See `Client.held`."""
-        return await self._ops.control.held(partition=partition, timeout_s=timeout_s)
+        return await self._ops.inquiries.held(partition=partition, timeout_s=timeout_s)
 
     async def waits(
         self, *, partition: str | None = None, limit: int = 100, timeout_s: float | None = None

@@ -48,7 +48,7 @@ class Grant:
 _OF_SHARDS: Final = frozenset(
     {ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM, ops.JOIN, ops.STEP_DONE}
 )
-_LOOKING_AT_ALL: Final = frozenset({ops.STATUS, ops.HELD, ops.WAITS})
+_LOOKING_AT_ALL: Final = frozenset({ops.STATUS, ops.HELD, ops.STORED, ops.WAITS})
 _LOOKING_AT_ONE: Final = frozenset(
     {ops.GET, ops.WAIT, ops.SELECT, ops.POLICY, ops.DEAD_LETTERS, ops.DESCRIBE}
 )

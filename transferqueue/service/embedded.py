@@ -217,6 +217,7 @@ def serve(
     backend: str = "shm",
     backend_options: Mapping[str, Any] | None = None,
     arena_dir: str | None = None,
+    backends: Mapping[str, Mapping[str, Any]] | None = None,
     spill_dir: str | None = None,
     spill_bytes: int | None = None,
     spill_high: float = 0.9,
@@ -238,6 +239,9 @@ def serve(
     ``prefault``: see `ServiceConfig`. With ``restart`` a process that dies is started again and
     goes on where it was: a shard with every row that was put, from its arena and a journal beside
     it, the coordinator from the shards and a journal of its own.
+
+    ``backends``: others beside ``backend``, with a budget of their own, for the partitions and
+    fields that ``create_partition(backend=...)`` sends there: see `ServiceConfig`.
 
     ``spill_dir``, a folder on a disk, and ``spill_bytes`` there for each shard: above
     ``spill_high`` of the budget the coldest data moves there, until ``spill_low`` is in use. Gets
@@ -261,6 +265,7 @@ def serve(
         backend=backend,
         backend_options=backend_options or {},
         arena_dir=arena_dir,
+        backends=backends or {},
         spill_dir=spill_dir,
         spill_bytes=spill_bytes,
         spill_high=spill_high,

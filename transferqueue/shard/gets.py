@@ -31,7 +31,7 @@ from transferqueue.wire.get import GetAnswer, GotColumn
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from transferqueue.backends.base import Backend
+    from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.server import Handler, Request, Server
     from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
@@ -56,7 +56,7 @@ class Gets:
         *,
         server: Server,
         store: Store,
-        backend: Backend,
+        backend: SeveralBackends,
         peers: MappingPeers,
         journal: ShardJournal,
         arena: str | None,
@@ -162,9 +162,9 @@ class Gets:
         self, reader: Mapping[str, Any] | None, found: Mapping[str, FoundColumn]
     ) -> dict[str, FoundColumn]:
         """The columns that the reader is to read in place."""
-        if reader is None or not self._backend.capabilities.mappable:
+        if reader is None:
             return {}
-        here = {n: c for n, c in found.items() if self._backend.lies_in_memory(c.runs.starts)}
+        here = {n: c for n, c in found.items() if self._backend.is_mappable(c.runs.starts)}
         large = {name: c for name, c in here.items() if c.num_bytes >= MAP_FROM_BYTES}
         total = _num_bytes(found)
         if total - _num_bytes(here) > STREAM_FROM_BYTES:

@@ -1,32 +1,37 @@
 """A shard's edge for puts: space is reserved, bytes come, and then all of it is visible or none.
 
 Bytes come in one of three ways: with the request, when they are few; written by the client into
-the mapped arena, on this host; else in chunks.
+the mapped arena, on this host; else in chunks. Of one put some columns may come by the second way
+and others, that go to a backend which nobody maps, by the third.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.errors import ArenaReplaced, Malformed, ShardDraining, StorageFull
+from transferqueue.errors import (
+    ArenaReplaced,
+    Malformed,
+    ShardDraining,
+    StorageFull,
+)
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.admission import Admission, Room
+from transferqueue.shard.chunked_puts import ChunkedPuts
 from transferqueue.shard.deadlines import Deadlines
-from transferqueue.shard.transfers import IncomingPut
 from transferqueue.shard.waiting_puts import WaitingPut, WaitingPuts
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
-from transferqueue.wire.put import PutPlan
+from transferqueue.wire.put import BY_WRITE, PutPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from transferqueue.backends.base import Backend
+    from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.server import Handler, Request, Server
     from transferqueue.shard.hold import Hold
     from transferqueue.shard.journal import ShardJournal
@@ -74,7 +79,7 @@ class Puts:
         *,
         server: Server,
         store: Store,
-        backend: Backend,
+        backend: SeveralBackends,
         peers: MappingPeers,
         budget: Budget,
         journal: ShardJournal,
@@ -96,13 +101,15 @@ class Puts:
         self.admission = Admission(slot=budget.slot, server=server, send=send, enter=self._enter)
         self._rooms: dict[int, Room] = {}  # by put_id, until its commit
         self._try_again_s = 0.0
-        self._incoming: dict[int, _ChunkedPut] = {}
         self._deadlines = Deadlines()
+        self._chunked = ChunkedPuts(
+            store=store, backend=backend, journal=journal, deadlines=self._deadlines
+        )
         self._lent: Lent[int] = Lent()
         self._stored: Lent[NewRows] = Lent()
         self.handlers: dict[str, Handler] = {
             ops.PUT: self._put,
-            ops.WRITE: self._write,
+            ops.WRITE: self._chunked.write,
             **hold.guard({ops.COMMIT: self._commit}),
             ops.ABORT: self._abort,
         }
@@ -121,7 +128,10 @@ class Puts:
             key = bytes(record.body["key"][0]), int(record.body["key"][1])
             self._lent.note(key, put_id)
             is_lent = bool(record.body["lent"])
-            self._server.remember(key, _set_aside(self._store.reservation(put_id), is_lent=is_lent))
+            reservation = self._store.reservation(put_id)
+            self._server.remember(key, self._set_aside(reservation, is_lent=is_lent))
+            if not record.body["filled"]:
+                self._chunked.expect(reservation, np.flatnonzero(~self._mapped(reservation)))
             if not is_lent:
                 self._deadlines.add(put_id, float(record.body["deadline_s"]) + COMMIT_GRACE_S)
         self._journal.keep(found.puts)
@@ -135,11 +145,10 @@ class Puts:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    @property
-    def bytes_wanted(self) -> int:
-        """Of the first put that waits for space; 0 when none does."""
-        first = None if self._hold.is_on else next(iter(self._waiting), None)
-        return 0 if first is None else first.plan.nbytes
+    def bytes_wanted(self, number: int) -> int:
+        """Of the first put that waits for space of this backend; 0 when none does."""
+        first = None if self._hold.is_on else self._waiting.first_for(number)
+        return 0 if first is None else first.needs[number]
 
     @property
     def bytes_waiting(self) -> int:
@@ -154,7 +163,7 @@ class Puts:
             self._try_again_s = now_s + TRY_AGAIN_S
             self.admit()
         for put in self._waiting.expire(now_s):
-            self._server.refuse(put.request, self._full(put.plan, now_s - put.since_s))
+            self._server.refuse(put.request, self._full(put, now_s - put.since_s))
             self._give_room_back(put)
         self._give_back_rooms_of_ended_puts()
         late = self._deadlines.pass_by(now_s)
@@ -200,7 +209,7 @@ class Puts:
         this is answered, else they are held under the ``put_id`` of the answer until ``commit`` or
         ``abort`` names it. Without ``payload`` the answer has a ``put_id`` too: the process
         ``writer`` is told where to write each column, or, if that is nil, the bytes come by
-        ``write``.
+        ``write``. So do those of columns whose address is -1; of all, where no addresses come.
         """
         body = request.body
         plan = PutPlan.read(body, ArrayReader(request.frames))
@@ -208,22 +217,26 @@ class Puts:
             _payload_of(request, plan)  # sizes are checked before anything is reserved
         if self.is_draining and plan.uids is None:
             raise ShardDraining(self._budget.slot)
-        if plan.nbytes > self._budget.nbytes:
-            raise self._full(plan, 0.0)
         put = WaitingPut(
             request=request,
             plan=plan,
             since_s=request.received_s,
             deadline_s=request.received_s + request.seconds(),
+            needs=self._store.choice.bytes_of(plan),
         )
+        members = self._backend.members
+        if any(nbytes > members[at].budget_bytes for at, nbytes in put.needs.items()):
+            raise self._full(put, 0.0)
         if self.admission.concerns(plan):
             self.admission.ask(put, request.received_s)
         else:
             self._try_or_wait(put)
 
     def _try_or_wait(self, put: WaitingPut) -> None:
-        if self._hold.is_on or len(self._waiting) or not self._try_put(put):
+        if self._hold.is_on or self._waiting.are_ahead_of(put):
             self._waiting.add(put)
+        elif lacking := self._try_put(put):
+            self._waiting.add(put, lacking)
 
     def _enter(self, put: WaitingPut) -> None:
         """There is room for the put in its partition; now it needs space here."""
@@ -239,8 +252,9 @@ class Puts:
         for put_id in ended:
             self.admission.give_back(self._rooms.pop(put_id))
 
-    def _try_put(self, put: WaitingPut) -> bool:
-        """Whether the put is answered: done, or refused for good. False: no space now.
+    def _try_put(self, put: WaitingPut) -> tuple[int, ...]:
+        """Backends that have no room for the put now; none: it is answered, done or refused for
+        good.
 
         This may be on the occasion of another request, so a failure is answered to the put's own.
         """
@@ -252,7 +266,7 @@ class Puts:
             key = put.request.peer_name if writer is None else self._peers.key_of(writer)
             reservation = self._store.reserve(put.plan, key)
             if reservation is None:
-                return False
+                return self._backend.refused
             is_reserved = True
             if put.is_admitted:
                 self._rooms[reservation.put_id] = Room.of(put.plan)
@@ -264,24 +278,49 @@ class Puts:
             self._server.reply(put.request, reply)
         if not is_reserved:
             self._give_room_back(put)
-        return True
+        return ()
 
     def _reserved(self, put: WaitingPut, reservation: Reservation) -> Reply:
         body = put.request.body
         if body["payload"] is not None:
             return self._fill(put, reservation)
         self._lent.note(put.request.key, reservation.put_id)
-        is_lent = body["writer"] is not None
+        mapped = self._mapped(reservation)
+        is_lent = body["writer"] is not None and bool(mapped.any())
+        columns = np.flatnonzero(~mapped) if is_lent else np.arange(len(mapped))
         if is_lent:
             # No deadline: while its process lives it may be writing, so only its commit, its abort
             # or its end give the space on.
-            self._write_down(put, reservation, is_lent=True)
+            self._write_down(put, reservation, is_lent=True, is_filled=not len(columns))
         else:
-            self._expect_chunks(put, reservation)
-        return _set_aside(reservation, is_lent=is_lent)
+            self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
+        if len(columns) or not is_lent:
+            self._chunked.expect(reservation, columns, put)
+        return self._set_aside(reservation, is_lent=is_lent)
 
-    def _write_down(self, put: WaitingPut, reservation: Reservation, *, is_lent: bool) -> None:
-        self._journal.reserved(reservation, put.request, is_lent=is_lent, deadline_s=put.deadline_s)
+    def _mapped(self, reservation: Reservation) -> np.ndarray:
+        """The columns that a process of this host can write in place. bool[columns]"""
+        return self._backend.are_mappable(reservation.addresses)
+
+    def _set_aside(self, reservation: Reservation, *, is_lent: bool) -> Reply:
+        """The answer to a put that holds space, and says where to a process that writes there."""
+        if not is_lent:
+            return Reply(body={"put_id": reservation.put_id})
+        arrays, mapped = ArrayWriter(), self._mapped(reservation)
+        addresses = arrays.add(np.where(mapped, reservation.addresses, BY_WRITE))
+        answer = {"put_id": reservation.put_id, "addresses": addresses}
+        return Reply(body=answer, frames=arrays.frames)
+
+    def _write_down(
+        self, put: WaitingPut, reservation: Reservation, *, is_lent: bool, is_filled: bool = True
+    ) -> None:
+        self._journal.reserved(
+            reservation,
+            put.request,
+            is_lent=is_lent,
+            is_filled=is_filled,
+            deadline_s=put.deadline_s,
+        )
 
     def _fill(self, put: WaitingPut, reservation: Reservation) -> Reply:
         payload = _payload_of(put.request, put.plan).data
@@ -295,50 +334,28 @@ class Puts:
         self._write_down(put, reservation, is_lent=False)
         self._lent.note(put.request.key, reservation.put_id)
         self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
-        return _set_aside(reservation, is_lent=False)
+        return self._set_aside(reservation, is_lent=False)
 
-    def _full(self, plan: PutPlan, waited_s: float) -> StorageFull:
-        available = self._budget.nbytes - self._backend.used_bytes
-        return StorageFull(plan.nbytes, available, self._budget.nbytes, waited_s, self._budget.slot)
-
-    # -- chunks ---------------------------------------------------------------------------------
-
-    def _expect_chunks(self, put: WaitingPut, reservation: Reservation) -> None:
-        put_id = reservation.put_id
-        sizes = [column.nbytes for column in put.plan.columns]
-        chunks = IncomingPut(sizes, reservation.addresses)
-        self._incoming[put_id] = _ChunkedPut(put=put, chunks=chunks)
-        self._deadlines.add(put_id, put.deadline_s + COMMIT_GRACE_S)
-
-    def _write(self, request: Request) -> Reply:
-        """Body: ``put_id``, ``chunk``; the bytes of the chunk in any frames.
-
-        The same chunk may come again: its answer was lost.
-        """
-        put_id, chunk = request.number("put_id"), request.number("chunk")
-        reservation = self._store.reservation(put_id)
-        incoming = self._incoming.get(put_id)
-        if incoming is None and self._journal.is_complete(put_id):
-            return Reply(body={})  # an earlier process of this shard took all of them
-        if incoming is None:
-            raise Malformed(f"put {put_id} does not come in chunks")
-        chunks = incoming.chunks
-        for address, block in chunks.places(chunk, request.frames):
-            self._backend.write(address, block)
-        chunks.note(chunk)
-        if chunks.is_complete and not self._journal.is_reserved(put_id):
-            self._write_down(incoming.put, reservation, is_lent=False)
-        self._deadlines.heard(put_id, time.monotonic(), more_to_come=not chunks.is_complete)
-        return Reply(body={})
+    def _full(self, put: WaitingPut, waited_s: float) -> StorageFull:
+        """Of the backend that has least room for what the put brings there."""
+        members = self._backend.members
+        free = {at: members[at].budget_bytes - members[at].backend.used_bytes for at in put.needs}
+        worst = min(put.needs, key=lambda at: free[at] - put.needs[at])
+        return StorageFull(
+            put.needs[worst],
+            free[worst],
+            members[worst].budget_bytes,
+            waited_s,
+            self._budget.slot,
+            members[worst].name if worst != self._backend.default else "",
+        )
 
     # -- the end --------------------------------------------------------------------------------
 
     def _commit(self, request: Request) -> Reply:
         """Body: ``put_id``."""
         put_id = request.number("put_id")
-        incoming = self._incoming.get(put_id)
-        if incoming is not None:
-            incoming.chunks.refuse_unless_complete()
+        self._chunked.refuse_unless_complete(put_id)
         return self._make_visible(request, put_id)
 
     def _make_visible(self, request: Request, put_id: int) -> Reply:
@@ -385,26 +402,8 @@ class Puts:
         self._store.abort(put_id)
 
     def _forget(self, put_id: int) -> None:
-        self._incoming.pop(put_id, None)
+        self._chunked.forget(put_id)
         self._deadlines.drop(put_id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ChunkedPut:
-    """A put whose bytes come in chunks."""
-
-    put: WaitingPut
-    chunks: IncomingPut
-
-
-def _set_aside(reservation: Reservation, *, is_lent: bool) -> Reply:
-    """The answer to a put that holds space, and says where to a process that writes there."""
-    if not is_lent:
-        return Reply(body={"put_id": reservation.put_id})
-    arrays = ArrayWriter()
-    addresses = arrays.add(reservation.addresses)
-    answer = {"put_id": reservation.put_id, "addresses": addresses}
-    return Reply(body=answer, frames=arrays.frames)
 
 
 def _payload_of(request: Request, plan: PutPlan) -> np.ndarray:

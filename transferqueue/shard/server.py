@@ -12,6 +12,7 @@ import numpy as np
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
+from transferqueue.backends.opening import StorageConfig
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.shard.account import account, tags_left
 from transferqueue.shard.checkpoints import ShardCheckpoints
@@ -30,10 +31,11 @@ from transferqueue.wire.arrays import ArrayReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from transferqueue.config import SpillConfig
+    from transferqueue.config import OtherBackend, SpillConfig
     from transferqueue.journal.records import Record
     from transferqueue.net.keys import ServiceKeys
     from transferqueue.shard.recovery import Recovery
+    from transferqueue.wire.terms import Terms
 
 _MUTATING = frozenset({ops.PUT, ops.COMMIT, ops.ABORT, ops.CLEAR, ops.RELEASE, ops.READ_DONE})
 
@@ -53,6 +55,7 @@ class ShardServer:
         budget_bytes: int,
         arena_dir: str | None,
         backend_options: Mapping[str, Any] | None = None,
+        others: Sequence[OtherBackend] = (),
         spill: SpillConfig | None = None,
         guardian_pid: int | None = None,
         epoch: int = 0,
@@ -68,25 +71,24 @@ class ShardServer:
         self.incarnation = secrets.token_hex(8)
         self._lineage = lineage
         self._budget = Budget(slot=slot, nbytes=budget_bytes)
+        config = BackendConfig(
+            service_id=service_id,
+            slot=slot,
+            budget_bytes=budget_bytes,
+            directory=arena_dir,
+            guardian_pid=guardian_pid,
+            options=backend_options or {},
+        )
         opened = open_shard(
-            backend,
-            BackendConfig(
-                service_id=service_id,
-                slot=slot,
-                budget_bytes=budget_bytes,
-                directory=arena_dir,
-                guardian_pid=guardian_pid,
-                options=backend_options or {},
-            ),
+            StorageConfig(backend=backend, config=config, others=others, spill=spill),
             epoch=epoch,
             beginning=beginning,
-            spill=spill,
         )
         self.epoch = opened.epoch
         self._backend = opened.backend
         self._store = opened.found.store
         self._journal = opened.journal
-        self._limited = frozenset(opened.found.limited)
+        self._terms = opened.found.terms
         self._hold = Hold(lambda request: self._checkpoints.may_pass(request))
         self._server = Server(
             endpoints=endpoints,
@@ -105,7 +107,7 @@ class ShardServer:
             registration=self._registration(),
             on_free=self._clear_rows,
             on_release=self._release_fields,
-            on_limited=self._limit,
+            on_terms=self._hear_terms,
             on_admission=lambda message: self._puts.admission.hear(message),
             on_new=self._coordinator_is_new,
             on_save=lambda message: self._checkpoints.hear(message, time.monotonic()),
@@ -152,7 +154,7 @@ class ShardServer:
             budget_bytes,
             store=self._store,
             journal=self._journal,
-            wanted=lambda: self._puts.bytes_wanted,
+            wanted=lambda: self._puts.bytes_wanted(self._backend.default),
             on_free=self._puts.admit,
         )
         inquiries = Inquiries(
@@ -171,7 +173,7 @@ class ShardServer:
 
     def _resume(self, found: Recovery) -> None:
         """Go on where an earlier process of this shard was killed."""
-        self._puts.admission.limit(found.limited)
+        self._puts.admission.limit(found.terms.limited)
         self._puts.resume(found)
         self._gets.resume(found)
         for committed in found.tagged():
@@ -197,6 +199,7 @@ class ShardServer:
                 "pid_namespace": pid_namespace(),
                 "budget_bytes": self._budget.nbytes,
                 "arena": self._backend.client_access(),
+                "backends": self._store.choice.names,
                 "draining": False,
             },
         }
@@ -251,19 +254,20 @@ class ShardServer:
         return snapshot(
             self._store,
             epoch=self.epoch,
-            limited=self._limited,
+            terms=self._terms,
             peers=self._peers.processes,
             puts=self._journal.reservations(),
             answers=self._journal.answers,
             unsent=self._uplink.unsent(),
         )
 
-    def _limit(self, partitions: Sequence[str]) -> None:
-        """These partitions have a quota."""
-        if frozenset(partitions) != self._limited:
-            self._limited = frozenset(partitions)
-            self._journal.limited(partitions)
-        self._puts.admission.limit(partitions)
+    def _hear_terms(self, terms: Terms) -> None:
+        """What the coordinator says of partitions."""
+        if terms != self._terms:
+            self._terms = terms
+            self._journal.told(terms)
+        self._puts.admission.limit(terms.limited)
+        self._store.choice.declare(terms.backends)
 
     # -- what ends without an answer ------------------------------------------------------------
 
@@ -322,6 +326,7 @@ class ShardServer:
                 "budget_bytes": self._budget.nbytes,
                 "used_bytes": self._backend.used_bytes,
                 "backend": self._backend.facts(),
+                "backends": self._backend.report(),
                 "spill": None if self._spill is None else self._spill.report(),
                 "rows": self._store.num_rows,
                 "draining": self._puts.is_draining,

@@ -42,6 +42,7 @@ GET: Final = "get"
 READ: Final = "read"
 READ_DONE: Final = "read_done"
 CLEAR: Final = "clear"
+STORED: Final = "stored"
 RELEASE: Final = "release"
 
 ENDED: Final = "ended"
@@ -63,7 +64,7 @@ STEP_DONE: Final = "step_done"
 
 # coordinator → shard
 FREE: Final = "free"
-LIMITED: Final = "limited"
+TERMS: Final = "terms"
 SAVE: Final = "save"
 
 # steps of a checkpoint, in ``save`` and ``step_done``
