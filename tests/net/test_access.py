@@ -14,7 +14,7 @@ ACCESS = Access(KEYS.grants)
 ALL_OPS = {value for name, value in vars(ops).items() if name.isupper()}
 LOOKING = {
     *(ops.HELLO, ops.STATUS, ops.HELD, ops.WAITS, ops.DESCRIBE, ops.POLICY, ops.DEAD_LETTERS),
-    *(ops.GET, ops.READ, ops.READ_DONE, ops.WAIT, ops.SELECT),
+    *(ops.GET, ops.READ, ops.READ_DONE, ops.WAIT, ops.SELECT, ops.PICTURE),
 }
 OF_SHARDS = {ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM, ops.JOIN, ops.STEP_DONE}
 
