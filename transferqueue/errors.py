@@ -5,6 +5,7 @@
     TransferQueueError
     ├── ConfigError                     (ValueError) a setting that cannot work
     │   ├── ArenaTooSmall               the arena's directory cannot hold the budget
+    │   ├── PackageMissing              a part needs a package that is not installed
     │   ├── NoKey                       a TCP service, and no client key for it
     │   ├── DeviceMissing               no such GPU in this process
     │   ├── DeviceFull                  a GPU has not as much memory free
@@ -151,6 +152,19 @@ class ArenaTooSmall(ConfigError):
             f"{directory} has {available:,} bytes free, the budget needs {needed:,}. Give the "
             f"container a larger one (docker run --shm-size={-(-needed // (1 << 20))}m), lower "
             f"budget_bytes, or set arena_dir (or $TRANSFERQUEUE_ARENA_DIR) to a larger directory."
+        )
+
+
+class PackageMissing(ConfigError):
+    """A part that was asked for needs a package that is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(package, extra)
+
+    def __str__(self) -> str:
+        package, extra = self.args
+        return (
+            f"package {package!r} is not installed: pip install 'transferqueue-dataplane[{extra}]'"
         )
 
 

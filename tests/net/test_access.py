@@ -18,7 +18,7 @@ SECONDS = itertools.count()
 ALL_OPS = {value for name, value in vars(ops).items() if name.isupper()}
 LOOKING = {
     *(ops.HELLO, ops.STATUS, ops.HELD, ops.WAITS, ops.DESCRIBE, ops.POLICY, ops.DEAD_LETTERS),
-    *(ops.GET, ops.READ, ops.READ_DONE, ops.WAIT, ops.SELECT, ops.STORED),
+    *(ops.GET, ops.READ, ops.READ_DONE, ops.WAIT, ops.SELECT, ops.STORED, ops.PICTURE),
 }
 OF_SHARDS = {ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM, ops.JOIN, ops.STEP_DONE}
 

@@ -80,6 +80,27 @@ class Inquiries:
             _add_stored(held, shard.body["stored"])
         return held
 
+    # -- picture --------------------------------------------------------------------------------
+
+    async def picture(
+        self, partition: str, *, columns: int = 512, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        answer = await self._caller.coordinator(
+            ops.PICTURE,
+            {"partition": partition, "columns": columns},
+            timeout_s=self._config.timeout_s if timeout_s is None else timeout_s,
+        )
+        body, arrays = answer.body, ArrayReader(answer.frames)
+        return {
+            **body,
+            "ends": arrays.int64s(body["ends"]),
+            "fields": {name: arrays.get(levels) for name, levels in body["fields"].items()},
+            "tasks": {
+                task: {state: arrays.get(levels) for state, levels in states.items()}
+                for task, states in body["tasks"].items()
+            },
+        }
+
     # -- describe -------------------------------------------------------------------------------
 
     async def describe(

@@ -411,5 +411,9 @@ class CoordinatorServer:
                 "requests": dict(self._server.requests),
                 "refusals": dict(self._server.refusals),
                 "keys_refused": self._server.num_keys_refused,
+                "latencies": self._server.latencies.report(),
+                "stages": self._upkeep.stages.rows(),
+                "claims_out": len(self._plane.leases),
+                "claims_expired": self._plane.num_expired,
             }
         )

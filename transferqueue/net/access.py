@@ -50,7 +50,7 @@ _OF_SHARDS: Final = frozenset(
 )
 _LOOKING_AT_ALL: Final = frozenset({ops.STATUS, ops.HELD, ops.STORED, ops.WAITS})
 _LOOKING_AT_ONE: Final = frozenset(
-    {ops.GET, ops.WAIT, ops.SELECT, ops.POLICY, ops.DEAD_LETTERS, ops.DESCRIBE}
+    {ops.GET, ops.WAIT, ops.SELECT, ops.POLICY, ops.DEAD_LETTERS, ops.DESCRIBE, ops.PICTURE}
 )
 _GOING_ON: Final = frozenset({ops.HELLO, ops.READ, ops.READ_DONE})
 """``read`` and ``read_done`` name a lease, which is there for the key alone that asked for it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from transferqueue.errors import ArenaReplaced, Malformed, TransferExpired
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.deadlines import Deadlines
+from transferqueue.shard.moved_bytes import MovedBytes, Way
 from transferqueue.shard.puts import COMMIT_GRACE_S
 from transferqueue.shard.send_credit import SendCredit
 from transferqueue.shard.transfers import OutgoingGet
@@ -29,7 +31,7 @@ from transferqueue.wire.chunks import MAX_FRAMES, STREAM_FROM_BYTES
 from transferqueue.wire.get import GetAnswer, GotColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.server import Handler, Request, Server
@@ -47,6 +49,9 @@ SEND_LIMIT_BYTES = 64 << 20
 """Bytes that were brought together for readers and not sent yet."""
 
 
+_Columns = Mapping[str, "FoundColumn"]
+
+
 class Gets:
     """The requests that make up gets. ``on_free`` hears that space came free; ``arena`` is the
     token of the memory that clients map, ``None`` when they cannot."""
@@ -55,6 +60,7 @@ class Gets:
         self,
         *,
         server: Server,
+        moved: MovedBytes,
         store: Store,
         backend: SeveralBackends,
         peers: MappingPeers,
@@ -63,6 +69,7 @@ class Gets:
         on_free: Callable[[], None],
     ) -> None:
         self._server = server
+        self._moved = moved
         self._store = store
         self._backend = backend
         self._peers = peers
@@ -144,7 +151,8 @@ class Gets:
         mapped = self._mapped(reader, found)
         streamed = {} if mapped else _streamed(found)
         sent = {n: c for n, c in found.items() if n not in mapped and n not in streamed}
-        in_payload = _stretches({name: column.num_bytes for name, column in sent.items()})
+        sizes = self._count(str(body["partition"]), mapped, streamed, sent)
+        in_payload = _stretches(sizes)
         in_ranges = _stretches({name: len(c.runs.starts) for name, c in mapped.items()})
         answer = GetAnswer(
             columns={
@@ -157,6 +165,18 @@ class Gets:
         )
         arrays = ArrayWriter()
         return Reply(body=answer.write(arrays), frames=arrays.frames)
+
+    def _count(
+        self, partition: str, mapped: _Columns, streamed: _Columns, sent: _Columns
+    ) -> dict[str, int]:
+        """The bytes of each column that goes with the answer."""
+        sizes: dict[str, int] = {}
+        for way, columns in zip(Way, (sent, mapped, streamed), strict=True):
+            if columns:
+                of_way = {name: column.num_bytes for name, column in columns.items()}
+                self._moved.got(partition, of_way, way)
+                sizes = of_way if way is Way.INLINE else sizes
+        return sizes
 
     def _mapped(
         self, reader: Mapping[str, Any] | None, found: Mapping[str, FoundColumn]

@@ -23,6 +23,7 @@ from transferqueue.net.server import Reply
 from transferqueue.shard.admission import Admission, Room
 from transferqueue.shard.chunked_puts import ChunkedPuts
 from transferqueue.shard.deadlines import Deadlines
+from transferqueue.shard.moved_bytes import MovedBytes, way_of_put
 from transferqueue.shard.waiting_puts import WaitingPut, WaitingPuts
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -78,6 +79,7 @@ class Puts:
         self,
         *,
         server: Server,
+        moved: MovedBytes,
         store: Store,
         backend: SeveralBackends,
         peers: MappingPeers,
@@ -90,6 +92,7 @@ class Puts:
     ) -> None:
         self._hold = hold
         self._server = server
+        self._moved = moved
         self._store = store
         self._backend = backend
         self._peers = peers
@@ -282,6 +285,7 @@ class Puts:
 
     def _reserved(self, put: WaitingPut, reservation: Reservation) -> Reply:
         body = put.request.body
+        self._moved.put(put.plan, way_of_put(body))
         if body["payload"] is not None:
             return self._fill(put, reservation)
         self._lent.note(put.request.key, reservation.put_id)

@@ -19,6 +19,7 @@ from transferqueue.shard.checkpoints import ShardCheckpoints
 from transferqueue.shard.gets import Gets
 from transferqueue.shard.hold import Hold
 from transferqueue.shard.inquiries import Inquiries
+from transferqueue.shard.moved_bytes import MovedBytes
 from transferqueue.shard.opening import Beginning, open_shard
 from transferqueue.shard.peers import MappingPeers
 from transferqueue.shard.puts import Budget, Puts
@@ -117,8 +118,10 @@ class ShardServer:
         self._server.watch(self._uplink.stream.socket, self._uplink.hear)
         access = self._backend.client_access()
         arena = None if access is None else str(access["token"])
+        self._moved = MovedBytes()
         self._puts = Puts(
             server=self._server,
+            moved=self._moved,
             store=self._store,
             backend=self._backend,
             peers=self._peers,
@@ -131,6 +134,7 @@ class ShardServer:
         )
         self._gets = Gets(
             server=self._server,
+            moved=self._moved,
             store=self._store,
             backend=self._backend,
             peers=self._peers,
@@ -319,6 +323,7 @@ class ShardServer:
         return Reply(
             body={
                 "slot": self.slot,
+                "host": os.uname().nodename,
                 "pid": os.getpid(),
                 "epoch": self.epoch,
                 "time_s": time.time(),
@@ -345,7 +350,9 @@ class ShardServer:
                 "puts_over_quota": len(self._puts.admission),
                 "bytes_unsent": self._gets.bytes_unsent,
                 "events_unsent": self._uplink.num_unsent,
+                "moved": self._moved.report(),
                 "requests": dict(self._server.requests),
+                "latencies": self._server.latencies.report(),
                 "refusals": dict(self._server.refusals),
                 "keys_refused": self._server.num_keys_refused,
             }

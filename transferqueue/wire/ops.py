@@ -19,12 +19,14 @@ ADVANCE_POLICY: Final = "advance_policy"
 HELD: Final = "held"
 WAITS: Final = "waits"
 DESCRIBE: Final = "describe"
+PICTURE: Final = "picture"
 POLICY: Final = "policy"
 DEAD_LETTERS: Final = "dead_letters"
 REDRIVE: Final = "redrive"
 DISCARD: Final = "discard"
 LEAVE: Final = "leave"
 LOSE_SHARD: Final = "lose_shard"
+TELL_STAGES: Final = "tell_stages"
 CHECKPOINT: Final = "checkpoint"
 
 SHARDS_EPOCH: Final = "shards_epoch"
@@ -88,6 +90,7 @@ CHANGING = frozenset(
         DISCARD,
         LEAVE,
         LOSE_SHARD,
+        TELL_STAGES,
         JOIN,
         CHECKPOINT,
     }

@@ -28,13 +28,18 @@ KEYS = {
     "claimed, acked, dead_letter), waiting (claims, cells, selects, puts), rows_put, "
     "rows_handed_out, policy",
     "shards": "a list: slot, rows, used_bytes, budget_bytes, leases, puts_waiting, backend, spill, "
-    "requests, refusals",
+    "moved (bytes by field and way), requests, refusals, latencies",
     "parked": "requests that wait for an answer",
     "waiting_for_shards": "requests that wait until all shards have come, after a restart",
     "journal_bytes": "of the coordinator's journal",
     "requests": "operation -> how often",
     "refusals": "error -> how often",
     "keys_refused": "TCP peers that came without the key",
+    "latencies": "how long requests took (bounds_s; by operation counts, sums_s, busy_s)",
+    "stages": "a list, what methods of workers moved: role, method, field, read_bytes, "
+    "written_bytes, untouched_bytes (never looked at), undeclared_bytes, calls",
+    "claims_out": "claims that are neither acked nor given back",
+    "claims_expired": "claims whose lease ran out",
 }
 
 
