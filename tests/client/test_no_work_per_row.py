@@ -214,7 +214,7 @@ class LoneShard:
             frames=[memoryview(frame) for frame in frames],
             received_s=0.0,
         )
-        self._shard._server._handle(request, None)
+        self._shard._server._handle(request)
         answer = self._answers.pop()
         assert answer.op == "ok", answer.body
         return answer
