@@ -17,7 +17,7 @@ from transferqueue.wire.get import GetAnswer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from transferqueue.client.local_memory import Lease
+    from transferqueue.client.lease_returns import Lease
     from transferqueue.client.placement import Part
     from transferqueue.client.session import Caller
     from transferqueue.wire.format import Message

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import ArenaAddress, boot_id
+from transferqueue.client.ends_along import EndsAlong
 from transferqueue.client.local_memory import why_out_of_reach
 from transferqueue.config import Transport
 from transferqueue.errors import (
@@ -261,7 +262,11 @@ class Caller:
         """As `shards`, failures among the answers."""
         if parks:
             calls = [call.with_timeout(timeout_s) for call in calls]
-        return await self._channel.exchange(calls, timeout_s=timeout_s + GRACE_S * parks)
+        with EndsAlong(calls, self.memory.returns) as along:
+            along.outcomes = await self._channel.exchange(
+                along.calls, timeout_s=timeout_s + GRACE_S * parks
+            )
+        return along.outcomes
 
     async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
         """Many calls to each of some shards: see `Channel.flow`."""

@@ -62,7 +62,11 @@ class Call:
 
     def with_timeout(self, timeout_s: float) -> Call:
         """The same call, carrying the deadline that its server keeps."""
-        return dataclasses.replace(self, body={**self.body, "timeout_s": timeout_s})
+        return self.with_more("timeout_s", timeout_s)
+
+    def with_more(self, name: str, value: Any) -> Call:
+        """The same call, one value of its body set."""
+        return dataclasses.replace(self, body={**self.body, name: value})
 
 
 Outcome = Message | TransferQueueError

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.errors import ArenaReplaced, TransferExpired
+from transferqueue.errors import ArenaReplaced, Malformed, TransferExpired
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.deadlines import Deadlines
@@ -286,11 +286,26 @@ class Gets:
     def _release(self, request: Request) -> Reply:
         """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more."""
         lease_ids = ArrayReader(request.frames).int64s(request.body["lease_ids"])
-        reader = self._peers.key_of(request.body["reader"])
-        self._journal.released(reader, lease_ids.tolist())
-        self._store.release(reader, lease_ids.tolist())
-        self._on_free()
+        self._end_leases(request.body["reader"], lease_ids.tolist())
         return Reply(body={})
+
+    def ending_leases(self, handler: Handler) -> Handler:
+        """The handler of a request that may say first which leases have ended."""
+
+        def handle(request: Request) -> Reply | None:
+            ended = request.body.get(ops.ENDED)
+            # A key that only reads was lent no memory, and ends nobody's lease.
+            if ended is not None and not request.is_reader:
+                self._end_leases(ended["reader"], _lease_ids(ended["lease_ids"]))
+            return handler(request)
+
+        return handle
+
+    def _end_leases(self, reader: Mapping[str, Any], lease_ids: Sequence[int]) -> None:
+        key = self._peers.key_of(reader)
+        self._journal.released(key, lease_ids)
+        self._store.release(key, lease_ids)
+        self._on_free()
 
     def _end(self, lease_id: int) -> None:
         held = self._outgoing.get(lease_id)
@@ -312,6 +327,13 @@ class _HeldGet:
     reader: str
     key_name: str | None
     get: OutgoingGet
+
+
+def _lease_ids(packed: object) -> list[int]:
+    if not isinstance(packed, bytes) or len(packed) % 8:
+        raise Malformed("lease_ids are 8 bytes each")
+    ids: list[int] = np.frombuffer(packed, np.int64).tolist()
+    return ids
 
 
 def _got(column: FoundColumn, *, sent: slice | None, mapped: slice | None) -> GotColumn:
