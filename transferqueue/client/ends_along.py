@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
 
 from transferqueue.client.lease_returns import this_process
 from transferqueue.wire import ops
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
 
     from transferqueue.client.lease_returns import LeaseReturns
     from transferqueue.net.calls import Call, Outcome
-
-_TELLING: Final = frozenset({ops.PUT, ops.GET})
 
 
 class EndsAlong:
@@ -30,11 +30,12 @@ class EndsAlong:
         self.outcomes: list[Outcome] = []
 
     def _telling(self, number: int, call: Call) -> Call:
-        lease_ids = self._returns.take_along(call.endpoint) if call.op in _TELLING else []
+        lease_ids = self._returns.take_along(call.endpoint) if call.op in ops.ENDING_LEASES else []
         if not lease_ids:
             return call
         self._taken.append((number, call.endpoint, lease_ids))
-        return call.with_more(ops.ENDED, {"reader": this_process(), "lease_ids": lease_ids})
+        ended = {"reader": this_process(), "lease_ids": np.array(lease_ids, np.int64).tobytes()}
+        return call.with_more(ops.ENDED, ended)
 
     def __enter__(self) -> Self:
         return self

@@ -3,8 +3,8 @@
 A lease ends with the last tensor made from it, in a finalizer that may run at any point of any
 thread, so it only puts a value on a reentrant queue. From there
 
-* the next put or get to that shard takes it along, if one is made within `TELL_AFTER_S`: a message
-  of its own, and the thread that wakes to send it, cost as much as half of the get that it ends;
+* the next put, get or clear of that shard takes it along, if there is one within `TELL_AFTER_S`: a
+  message of its own, and the thread that wakes to send it, cost a third of the get that it ends;
 * else a thread tells the shard, several leases at a time. Leases on much memory are never kept
   waiting: finding the pages that their reader has edited takes milliseconds, beside the caller.
 
@@ -226,15 +226,14 @@ class LeaseReturns:
 
     def _look(self) -> list[Held]:
         """Wait for leases to end, or until it is time to look at those that have."""
-        now_s = time.monotonic()
-        self._ended.is_watched = now_s < self._busy_until_s
-        timeout_s = TELL_AFTER_S
-        if not self._ended.is_watched:
-            # What was noted quietly a moment ago is taken here, or half a second later.
-            timeout_s = LOOK_AGAIN_S
+        self._ended.is_watched = time.monotonic() < self._busy_until_s
+        if self._ended.is_watched:
+            found = self._ended.wait(TELL_AFTER_S)
+        else:
+            # What is noted quietly at this very moment is found half a second later.
             self._take(self._ended.take_quiet())
-        is_waiting = self._forks.num_live or self._untold or self._late or self._num_along
-        found = self._ended.wait(timeout_s if is_waiting else None)
+            is_waiting = self._forks.num_live or self._untold or self._late or self._num_along
+            found = self._ended.wait(LOOK_AGAIN_S if is_waiting else None)
         if found or self._untold or self._late:
             self._busy_until_s = time.monotonic() + BUSY_S
         return found

@@ -349,10 +349,11 @@ class _HeldGet:
     get: OutgoingGet
 
 
-def _lease_ids(plain: object) -> list[int]:
-    if not isinstance(plain, list | tuple) or not all(type(number) is int for number in plain):
-        raise Malformed("lease_ids are a list of ints")
-    return list(plain)
+def _lease_ids(packed: object) -> list[int]:
+    if not isinstance(packed, bytes) or len(packed) % 8:
+        raise Malformed("lease_ids are 8 bytes each")
+    ids: list[int] = np.frombuffer(packed, np.int64).tolist()
+    return ids
 
 
 def _got(column: FoundColumn, *, sent: slice | None, mapped: slice | None) -> GotColumn:

@@ -94,7 +94,7 @@ class ShardServer:
         self._server = Server(
             endpoints=endpoints,
             keys=keys,
-            handlers={**self._hold.guard({ops.CLEAR: self._clear}), ops.STATUS: self._status},
+            handlers={ops.STATUS: self._status},
             mutating=_MUTATING,
             on_cancel=self._cancel,
         )
@@ -168,9 +168,11 @@ class ShardServer:
             budget=self._budget,
             puts=self._puts,
         )
-        puts = self._puts.handlers
-        puts[ops.PUT] = self._gets.ending_leases(puts[ops.PUT])
-        self._server.add_handlers(puts | self._gets.handlers | inquiries.handlers)
+        clears = self._hold.guard({ops.CLEAR: self._clear})
+        handlers = self._puts.handlers | self._gets.handlers | clears
+        for op in ops.ENDING_LEASES:
+            handlers[op] = self._gets.ending_leases(handlers[op])
+        self._server.add_handlers(handlers | inquiries.handlers)
         self._resume(opened.found)
         if draining:
             self.drain()

@@ -48,8 +48,12 @@ STORED: Final = "stored"
 RELEASE: Final = "release"
 
 ENDED: Final = "ended"
-"""In the body of a put or a get, or not: ``{"reader", "lease_ids"}`` as of a ``release``, which it
-does first. Leases end with the next request in place of a message of their own."""
+"""What a put, get or clear may say beside what it asks for, and the shard does first: ``{"reader",
+"lease_ids"}`` as of a ``release``, the ids as the bytes of int64s. Leases so end with the next
+request, in place of a message of their own."""
+
+ENDING_LEASES: Final = (PUT, GET, CLEAR)
+"""The requests that may say so."""
 
 # client → either
 STATUS: Final = "status"
