@@ -1070,7 +1070,7 @@ class BytesDamaged(TransferQueueError):
         where, at_byte, why = self.args
         return (
             f"{where}, from byte {at_byte:,} on: {why}; the samples that lie there are lost, "
-            f"clear them and put them again. Look at the disk (dmesg, smartctl)."
+            f"clear them and put them again. Look at what they lie on (a disk: dmesg, smartctl)."
         )
 
 
