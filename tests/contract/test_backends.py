@@ -90,7 +90,9 @@ def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_contract(check: Check, maker: Maker) -> None:
+def test_contract(check: Check, maker: Maker, request: pytest.FixtureRequest) -> None:
+    if "cuda:0" in request.node.name and "kill" in check.__name__:
+        pytest.skip("it forks, which the driver does not survive")
     check(maker)
 
 
