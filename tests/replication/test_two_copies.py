@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -24,14 +23,13 @@ from tests.replication.two_shards import (
 )
 from transferqueue.backends.heap import HeapBackend
 from transferqueue.replication import changes
-from transferqueue.replication.copy_log import Phase
 from transferqueue.replication.mirror import Mirror, Taken
 from transferqueue.shard.store import Store
 from transferqueue.wire import ops
 from transferqueue.wire.format import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 BUDGET = 1 << 16
 PARTITIONS = ["p", "q"]
@@ -53,7 +51,8 @@ def fetch(guard: Guard, budget_bytes: int, epoch: int) -> tuple[Store, HeapBacke
     mirror = Mirror(store, backend)
     at = 0
     while True:
-        message = Message(op=ops.FETCH_COPY, request_id=at, body={"slot": SLOT, "at": at, "epoch": epoch})
+        body = {"slot": SLOT, "at": at, "epoch": epoch}
+        message = Message(op=ops.FETCH_COPY, request_id=at, body=body)
         reply = guard.handle(b"new", message)
         if reply.body["kind"] is None:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -197,8 +198,8 @@ class Guard:
         )
         reply = self.keeper.handlers[message.op](request)
         assert reply is not None
-        key = message.body.get("key")
-        if key is not None and message.body["kind"] == Kind.PUT and not reply.body.get("is_made", True):
+        key, is_made = message.body.get("key"), reply.body.get("is_made", True)
+        if key is not None and message.body["kind"] == Kind.PUT and not is_made:
             self.refused.add(key[1])
         return reply
 
@@ -211,9 +212,9 @@ class Home:
         self.backend = backend
         self.wire = Wire(b"home-%d" % epoch)
         self.waiting: list[Change] = []
-        self.num_refused = 0
         self.copies = TwoCopies(
             store,
+            guard=0,
             answers=dict,
             tagged=list,
             send=lambda: self.link.send(),
@@ -223,7 +224,6 @@ class Home:
         self.link = GuardLink(
             self.wire,
             slot=SLOT,
-            guard=0,
             epoch=epoch,
             backend=backend,
             copies=self.copies,
@@ -246,53 +246,56 @@ class Home:
 
     def change(self, change: Change, made: Callable[[Change], None]) -> bool:
         """Whether it could be asked for. ``made`` hears when it is acknowledged."""
-        reservation = None
         if isinstance(change, Put):
-            try:
-                reservation = self.store.reserve(change.plan(), "writer")
-            except (FieldExists, RowsGone):
-                return False
-            if reservation is None:
-                return False
-            for address, cells in zip(
-                reservation.addresses.tolist(), change.cells.values(), strict=True
-            ):
-                self.backend.write(address, memoryview(b"".join(cells)))
+            return self._put(change, made)
         self.waiting.append(change)
-
-        def carry_out() -> None:
-            self.waiting.remove(change)
-            if isinstance(change, Put):
-                assert reservation is not None
-                try:
-                    self.store.commit(reservation.put_id)
-                except RowsGone:
-                    return
-            elif isinstance(change, Clear):
-                self.store.clear(change.partition, _array(change.uids))
-            else:
-                uids = np.array(change.uids, dtype=np.int64)
-                self.store.release_fields(change.partition, uids, change.fields)
-            made(change)
-
-        def refuse() -> None:
-            assert reservation is not None
-            self.waiting.remove(change)
-            self.store.abort(reservation.put_id)
-            self.num_refused += 1
-
-        if isinstance(change, Put):
-            assert reservation is not None
-            key = (b"client", change.number)
-            self.copies.put(reservation, key, carry_out=carry_out, refuse=refuse)
-        elif isinstance(change, Clear):
-            uids = _array(change.uids)
-            self.copies.clear(change.partition, uids, None, carry_out=carry_out)
-        elif isinstance(change, Strip):
-            uids = np.array(change.uids, dtype=np.int64)
-            self.copies.strip(change.partition, uids, change.fields, carry_out=carry_out)
+        if isinstance(change, Clear):
+            self._clear(change, made)
+        else:
+            self._strip(change, made)
         return True
 
+    def _put(self, put: Put, made: Callable[[Change], None]) -> bool:
+        try:
+            reservation = self.store.reserve(put.plan(), "writer")
+        except (FieldExists, RowsGone):
+            return False
+        if reservation is None:
+            return False
+        for address, cells in zip(reservation.addresses.tolist(), put.cells.values(), strict=True):
+            self.backend.write(address, memoryview(b"".join(cells)))
+        self.waiting.append(put)
 
-def _array(uids: tuple[int, ...] | None) -> np.ndarray | None:
-    return None if uids is None else np.array(uids, dtype=np.int64)
+        def carry_out() -> None:
+            self.waiting.remove(put)
+            with contextlib.suppress(RowsGone):
+                self.store.commit(reservation.put_id)
+                made(put)
+
+        def refuse() -> None:
+            self.waiting.remove(put)
+            self.store.abort(reservation.put_id)
+
+        key = (b"client", put.number)
+        self.copies.put(reservation, key, carry_out=carry_out, refuse=refuse)
+        return True
+
+    def _clear(self, clear: Clear, made: Callable[[Change], None]) -> None:
+        uids = None if clear.uids is None else np.array(clear.uids, dtype=np.int64)
+
+        def carry_out() -> None:
+            self.waiting.remove(clear)
+            self.store.clear(clear.partition, uids)
+            made(clear)
+
+        self.copies.clear(clear.partition, uids, None, carry_out=carry_out)
+
+    def _strip(self, strip: Strip, made: Callable[[Change], None]) -> None:
+        uids = np.array(strip.uids, dtype=np.int64)
+
+        def carry_out() -> None:
+            self.waiting.remove(strip)
+            self.store.release_fields(strip.partition, uids, strip.fields)
+            made(strip)
+
+        self.copies.strip(strip.partition, uids, strip.fields, carry_out=carry_out)

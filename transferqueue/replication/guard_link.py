@@ -70,7 +70,6 @@ class GuardLink:
         stream: Stream,
         *,
         slot: int,
-        guard: int,
         epoch: int,
         backend: Backend,
         copies: TwoCopies,
@@ -80,7 +79,6 @@ class GuardLink:
     ) -> None:
         self._stream = stream
         self._slot = slot
-        self._guard = guard
         self._epoch = epoch
         self._backend = backend
         self._copies = copies
@@ -249,7 +247,7 @@ class GuardLink:
         """For `status`: ``is_complete`` says whether all is on both."""
         copy = self._copies.copy
         return {
-            "guard": self._guard,
+            "guard": self._copies.guard,
             "phase": str(self._log.phase),
             "is_complete": self._log.is_complete,
             "changes_waiting": self._log.num_waiting,

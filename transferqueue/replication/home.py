@@ -32,6 +32,11 @@ class Copies(Protocol):
     """``carry_out`` makes a change here, once: within the call or later, in the order of calls."""
 
     @property
+    def guard(self) -> int:
+        """The slot whose shard has the second copy; -1: there is none."""
+        ...
+
+    @property
     def num_waiting(self) -> int:
         """Changes that are not made yet."""
         ...
@@ -78,6 +83,7 @@ class Copies(Protocol):
 class OneCopy:
     """See `Copies`."""
 
+    guard = -1
     num_waiting = 0
 
     def put(
@@ -128,6 +134,7 @@ class TwoCopies:
         self,
         store: Store,
         *,
+        guard: int,
         answers: Callable[[], Mapping[Key, list[Any]]],
         tagged: Callable[[], Sequence[Committed]],
         send: Callable[[], None],
@@ -137,6 +144,7 @@ class TwoCopies:
         self.log = CopyLog()
         self.copy: FullCopy | None = None
         """The one that is under way."""
+        self.guard = guard
         self._store = store
         self._answers = answers
         self._tagged = tagged

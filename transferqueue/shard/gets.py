@@ -19,8 +19,8 @@ import numpy as np
 from transferqueue.errors import ArenaReplaced, TransferExpired
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
+from transferqueue.shard.commits import COMMIT_GRACE_S
 from transferqueue.shard.deadlines import Deadlines
-from transferqueue.shard.puts import COMMIT_GRACE_S
 from transferqueue.shard.send_credit import SendCredit
 from transferqueue.shard.transfers import OutgoingGet
 from transferqueue.wire import ops

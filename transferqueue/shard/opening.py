@@ -30,8 +30,14 @@ from transferqueue.shard.restoring import RowLoader
 from transferqueue.shard.snapshot import snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transferqueue.backends.base import Backend, BackendConfig
     from transferqueue.config import SpillConfig
+    from transferqueue.replication.mirror import Mirror
+    from transferqueue.shard.store import Store
+
+    Fetch = Callable[[Store, Backend], Mirror | None]
 
 _log = logging.getLogger(__name__)
 
@@ -84,9 +90,11 @@ def open_shard(
     epoch: int,
     beginning: Beginning | None = None,
     spill: SpillConfig | None = None,
+    fetch: Fetch | None = None,
 ) -> Opened:
     """``epoch``: how many processes of this slot there have been before. Only a shard with a
-    guardian, which restarts it, keeps a journal. ``spill``: the disk that slabs may move to."""
+    guardian, which restarts it, keeps a journal. ``spill``: the disk that slabs may move to.
+    ``fetch``: gets the rows back that were lost, where somebody has a second copy of them."""
     if beginning is None:
         beginning = Beginning.of_slot(config.slot)
     config = replace(config, recover=epoch > 0)
@@ -97,7 +105,7 @@ def open_shard(
         opened = _open_backend(backend, replace(config, recover=False), spill)
     try:
         if found is None:
-            found = _begun_anew(opened, config, beginning, epoch)
+            found = _begun_anew(opened, config, beginning, epoch, fetch)
     except BaseException:
         opened.close()
         raise
@@ -147,17 +155,25 @@ def _adopt(backend: Backend, found: Recovery, path: str) -> None:
 
 
 def _begun_anew(
-    backend: Backend, config: BackendConfig, beginning: Beginning, epoch: int
+    backend: Backend,
+    config: BackendConfig,
+    beginning: Beginning,
+    epoch: int,
+    fetch: Fetch | None,
 ) -> Recovery:
     """A checkpoint is loaded by the first process only: what came after it is lost to the others
     with their journal, and rows that were cleared since would be there again."""
-    found = Recovery(config.slot)
+    found = Recovery(config.slot, backend.extents)
     found.epoch = epoch - 1
     uids = beginning.uids
     found.store.next_uid = uids.start + epoch * min(LOST_UIDS, (uids.stop - uids.start) >> 6)
     found.store.lost_below = found.store.next_uid if epoch else 0
     if beginning.saved is not None and epoch == 0:
         RowLoader(found.store, backend, beginning.saved, config.budget_bytes).load()
+    mirror = fetch(found.store, backend) if fetch is not None and epoch else None
+    if mirror is not None:
+        found.adopt_copy(mirror)
+        _log.warning("shard %d: %d rows from its guard", config.slot, found.store.num_rows)
     return found
 
 
