@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import ConfigError
-from transferqueue.homes import guard_of
-from transferqueue.replication.settings import GuardSettings
+from transferqueue.replication.settings import GuardSettings, guard_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -98,12 +98,6 @@ class Homes:
             raise Malformed(f"not a table of homes: {error}") from error
 
 
-def guard_of(slot: int, num_shards: int) -> int:
-    """The slot whose shard keeps the second copy of this one's rows: the next, so that each shard
-    keeps one and no two keep one another's unless there are only two."""
-    return (slot + 1) % num_shards
-
-
 def positions_by(keys: Uids) -> dict[int, Uids]:
     """key -> where it stands among ``keys``, ascending."""
     if not len(keys):

@@ -1,7 +1,7 @@
 """Two copies of every row: what a service with ``replicas=2`` does.
 
 Words: the shard of a slot is the **home** of its rows; the shard of the next slot is its
-**guard** and keeps the second copy (`transferqueue.homes.guard_of`). So each shard is a home and
+**guard** and keeps the second copy (`settings.guard_of`). So each shard is a home and
 guards another one.
 
 Everything that changes what a home shows is a **change**: a put that commits, a clear, fields that
