@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 BUDGET = 1 << 16
 PARTITIONS = ["p", "q"]
 FIELDS = ["a", "b", "c"]
-SMALL = {"STREAM_FROM_BYTES": 24, "FILL_BYTES": 10, "GROUP_BYTES": 16}
+SMALL = {"PIECE_BYTES": 10, "GROUP_BYTES": 16}
 """So that a few bytes take all the ways that megabytes take."""
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     Key = tuple[bytes, int]
 
-FILL_BYTES = 2 << 20
-"""Of one step: what a guard copies before it looks after its own clients again, 1 ms."""
+PIECE_BYTES = STREAM_FROM_BYTES
+"""At most so many go with one step."""
 
 GROUP_BYTES = PAGE_ALIGN_FROM_BYTES
 """Cells of smaller slabs are copied together up to so many bytes, into one slab that needs no
@@ -76,16 +76,20 @@ class Step:
         return 0 if self.bytes_at is None else self.bytes_at.total_bytes
 
 
-def put_steps(plan: PutPlan, bytes_at: Runs, key: Key | None = None) -> Iterator[Step]:
-    """``bytes_at``: of the columns, one after the other. ``key``: of the request it answers."""
+def put_steps(
+    plan: PutPlan, bytes_at: Runs, key: Key | None = None, *, piece_bytes: int | None = None
+) -> Iterator[Step]:
+    """``bytes_at``: of the columns, one after the other. ``key``: of the request it answers.
+    ``piece_bytes``: at most so many go with one step; ``None``: `PIECE_BYTES`."""
+    most = piece_bytes or PIECE_BYTES
     arrays = ArrayWriter()
     body = {"plan": plan.write(arrays), "key": _plain(key)}
-    if bytes_at.total_bytes <= STREAM_FROM_BYTES:
+    if bytes_at.total_bytes <= most:
         yield Step(kind=Kind.PUT, body=body, frames=arrays.frames, bytes_at=bytes_at)
         return
     yield Step(kind=Kind.RESERVE, body=body, frames=arrays.frames)
-    for offset in range(0, bytes_at.total_bytes, FILL_BYTES):
-        nbytes = min(FILL_BYTES, bytes_at.total_bytes - offset)
+    for offset in range(0, bytes_at.total_bytes, most):
+        nbytes = min(most, bytes_at.total_bytes - offset)
         piece = Runs(*bytes_at.cut(offset, nbytes))
         yield Step(kind=Kind.FILL, body={"offset": offset}, bytes_at=piece)
     yield Step(kind=Kind.PUT, body={"plan": None, "key": _plain(key)})

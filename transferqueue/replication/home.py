@@ -22,10 +22,11 @@ from transferqueue.replication.copy_log import CopyLog, Entry
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from transferqueue.replication.changes import Key
+    from transferqueue.replication.changes import Key, Step
     from transferqueue.shard.store import Committed, Reservation, Store
+    from transferqueue.wire.put import PutPlan
 
 
 class Copies(Protocol):
@@ -142,6 +143,8 @@ class TwoCopies:
         lost_sight: Callable[[], None],
     ) -> None:
         self.log = CopyLog()
+        self.piece_bytes: int | None = None
+        """See `put_steps`."""
         self.copy: FullCopy | None = None
         """The one that is under way."""
         self.guard = guard
@@ -170,13 +173,17 @@ class TwoCopies:
         lease = self._store.leases.acquire(READER, reservation.slab_ids, time.monotonic())
         self.log.submit(
             Entry(
-                steps=put_steps(plan, bytes_at, key),
+                steps=self._put_steps(plan, bytes_at, key),
                 carry_out=carry_out,
                 refuse=refuse,
                 let_go=lambda: self._let_go(lease),
             )
         )
         self._send()
+
+    def _put_steps(self, plan: PutPlan, bytes_at: Runs, key: Key) -> Iterator[Step]:
+        """Made when they are sent: then it is known how the bytes go."""
+        yield from put_steps(plan, bytes_at, key, piece_bytes=self.piece_bytes)
 
     def clear(
         self,
