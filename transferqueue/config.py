@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import ConfigError
+from transferqueue.replication.settings import GuardSettings, guard_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 ADDRESS_VARIABLE = "TRANSFERQUEUE_ADDRESS"
 KEY_FILE_VARIABLE = "TRANSFERQUEUE_KEY_FILE"
@@ -28,6 +29,9 @@ MAX_SHARDS = 1 << 15
 """A uid has 16 bits for the shard slot, of which the sign bit stays clear."""
 
 MIB = 1 << 20
+
+FETCH_BYTES_PER_S = 128 * MIB
+"""At the least, of a shard that gets its rows from another one of its host."""
 
 _KEY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _BACKEND_NAME = re.compile(r"[A-Za-z0-9_-]{1,24}")
@@ -183,6 +187,12 @@ class ServiceConfig:
     prefault: bool = False
     """Take all memory of the budget from the start, in the background: a page costs ten times more
     at its first use than later."""
+    replicas: int = 1
+    """Copies of every row, 1 or 2. With two, a put or a clear is acknowledged when both have it; a
+    shard that loses its rows gets them from the other copy. Each shard keeps the second copy of
+    another one's rows, so rows take twice their bytes of all budgets together."""
+    copy_bytes_per_s: float = 512 * MIB
+    """At which a copy that was lost is made again, by each shard in the background."""
     restart: bool = True
     """Whether a process that dies is started again, with what it held."""
     in_process: bool = False
@@ -204,6 +214,7 @@ class ServiceConfig:
             raise ConfigError(f"budget_bytes must be at least 1 MiB, got {self.budget_bytes}")
         if self.start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s must be positive, got {self.start_timeout_s}")
+        self._check_replicas()
         self._check_read_keys()
         check_json("backend_options", self.backend_options)
         self._check_others()
@@ -252,6 +263,12 @@ class ServiceConfig:
             )
 
     @property
+    def restart_timeout_s(self) -> float:
+        """How long a process has that is started again: it may get all of its rows from another."""
+        extra_s = 0.0 if self.replicas == 1 else self.storage_bytes / FETCH_BYTES_PER_S
+        return self.start_timeout_s + extra_s
+
+    @property
     def arena_folder(self) -> str:
         """Where files of the backend are, if it keeps any."""
         return self.arena_dir or default_arena_dir()
@@ -269,6 +286,38 @@ class ServiceConfig:
             "others": [other.to_plain() for other in self.others()],
             "spill": None if spill is None else spill.to_plain(),
         }
+
+    def _check_replicas(self) -> None:
+        if self.replicas not in (1, 2) or type(self.replicas) is not int:
+            raise ConfigError(f"replicas must be 1 or 2, got {self.replicas!r}")
+        if self.copy_bytes_per_s <= 0:
+            raise ConfigError(f"copy_bytes_per_s must be positive, got {self.copy_bytes_per_s}")
+        if self.replicas == 1:
+            return
+        if self.shards < 2:
+            raise ConfigError(
+                f"replicas=2 needs 2 shards, since no shard keeps both copies of a row; got "
+                f"shards={self.shards}"
+            )
+        if self.backends:
+            raise ConfigError(
+                f"replicas=2 keeps second copies in the default backend alone; leave out "
+                f"backends={sorted(self.backends)}"
+            )
+        if self.in_process or not self.restart:
+            raise ConfigError(
+                "replicas=2 is of use where a shard that dies is started again; leave out "
+                "in_process=True and restart=False"
+            )
+
+    def guard(self, slot: int, endpoint_of: Callable[[int], str]) -> dict[str, Any] | None:
+        """What the shard of a slot is told of the one that keeps its second copy, plain values."""
+        if self.replicas == 1:
+            return None
+        guard = guard_of(slot, self.shards)
+        return GuardSettings(
+            slot=guard, endpoint=endpoint_of(guard), bytes_per_s=self.copy_bytes_per_s
+        ).to_plain()
 
     def _check_read_keys(self) -> None:
         for name, partitions in self.read_keys.items():

@@ -39,7 +39,8 @@
     │   ├── RowsGone                    rows were cleared
     │   ├── TransferExpired             a put or get that a shard no longer keeps for its client
     │   ├── ArenaReplaced               a shard began anew, and its memory is another one
-    │   └── RowsLost                    rows were on a shard that is gone for good
+    │   ├── RowsLost                    rows were on a shard that is gone for good
+    │   └── NoSecondCopy                a shard has no complete copy of another one's rows
     ├── ShardDraining                   a shard takes no new samples any more
     ├── FieldExists                     a cell is written once
     ├── PutCut                          new fields are stored for some of the samples only
@@ -512,6 +513,17 @@ class RowsLost(Missing):
     def __str__(self) -> str:
         num_lost, num_rows, slots = self.args
         return f"{num_lost} of {num_rows} rows were on shard(s) {slots}, which are gone."
+
+
+class NoSecondCopy(Missing):
+    """Rows of a shard that does not answer were asked for where their second copy should be."""
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(slot)
+
+    def __str__(self) -> str:
+        (slot,) = self.args
+        return f"there is no complete second copy of the rows of shard {slot}."
 
 
 class TransferExpired(Missing):

@@ -20,7 +20,10 @@ LOOKING = {
     *(ops.HELLO, ops.STATUS, ops.HELD, ops.WAITS, ops.DESCRIBE, ops.POLICY, ops.DEAD_LETTERS),
     *(ops.GET, ops.READ, ops.READ_DONE, ops.WAIT, ops.SELECT, ops.STORED, ops.PICTURE),
 }
-OF_SHARDS = {ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM, ops.JOIN, ops.STEP_DONE}
+OF_SHARDS = {
+    ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM, ops.JOIN, ops.STEP_DONE,
+    ops.COPY, ops.FETCH_COPY,
+}  # fmt: skip
 
 
 def allowed(name: str | None, partition: str = "train") -> set[str]:

@@ -20,8 +20,14 @@ if TYPE_CHECKING:
     from transferqueue.client.lease_returns import Lease
     from transferqueue.client.placement import Part
     from transferqueue.client.session import Caller
-    from transferqueue.wire.format import Message
+    from transferqueue.wire.format import Buffer, Message
     from transferqueue.wire.get import GotColumn
+
+
+SILENCE_S = 1.0
+"""A shard that says nothing at all for so long may be gone: a get goes to the second copy, where
+there is one, and back when that does not answer either. One that is there says within
+milliseconds that it is working."""
 
 
 class PartGet:
@@ -31,12 +37,15 @@ class PartGet:
     and then `done` gives it back and `check_held` tells whether it was right to the end.
     """
 
-    def __init__(self, part: Part, caller: Caller) -> None:
+    def __init__(self, part: Part, caller: Caller, *, at_guard: bool = False) -> None:
+        """``at_guard``: get it from the second copy."""
         self.columns: Mapping[str, GotColumn] = {}
         self.targets: dict[str, np.ndarray] = {}  # uint8[bytes], in the order of ``columns``
         self._part = part
         self._caller = caller
         self._memory = caller.memory
+        self._guard = caller.session.guard_of(part.slot)
+        self._at_guard = at_guard and self._guard is not None
         self._lease: Lease | None = None
         self._stream_id: int | None = None
 
@@ -52,17 +61,26 @@ class PartGet:
         """``uids``: of the whole get."""
         part, memory = self._part, self._memory
         arrays = ArrayWriter()
+        is_mapped = memory.reaches(part.slot) and not self._at_guard
         body: dict[str, Any] = {
             "partition": partition,
             "uids": arrays.add(uids[part.rows]),
             "fields": fields,
             "optional": optional,
-            "reader": memory.process_for(part.slot) if memory.reaches(part.slot) else None,
+            "reader": memory.process_for(part.slot) if is_mapped else None,
             "timeout_s": timeout_s,
         }
-        shard = self._caller.session.shard(part.slot, num_rows=part.num_rows, of_rows=len(uids))
+        slot = part.slot
+        if self._at_guard and self._guard is not None:
+            body["copy_of"], slot = part.slot, self._guard
+        shard = self._caller.session.shard(slot, num_rows=part.num_rows, of_rows=len(uids))
         self._endpoint = shard.endpoint
-        return Call(endpoint=shard.endpoint, op=ops.GET, body=body, frames=arrays.frames)
+        return self._call(ops.GET, body, arrays.frames)
+
+    def _call(self, op: str, body: dict[str, Any], frames: Sequence[Buffer] = ()) -> Call:
+        """One that fails soon when nobody is there, where somebody else has the same rows."""
+        silence_s = None if self._guard is None else SILENCE_S
+        return Call(endpoint=self._endpoint, op=op, body=body, frames=frames, silence_s=silence_s)
 
     def take(self, answer: Message) -> None:
         """Take the answer. From here on what it lent is this object's to give back."""
@@ -116,13 +134,11 @@ class PartGet:
 
     def _reads(self, num_chunks: int) -> Iterator[Call]:
         for chunk in range(num_chunks):
-            body = {"lease_id": self._stream_id, "chunk": chunk}
-            yield Call(endpoint=self._endpoint, op=ops.READ, body=body)
+            yield self._call(ops.READ, {"lease_id": self._stream_id, "chunk": chunk})
 
     def done(self) -> Call:
         """Give back what the shard held."""
-        body = {"lease_id": self._stream_id}
-        return Call(endpoint=self._endpoint, op=ops.READ_DONE, body=body)
+        return self._call(ops.READ_DONE, {"lease_id": self._stream_id})
 
     def check_held(self, answer: Message) -> None:
         """TransferExpired when the shard gave the space on before the last chunk was through: some

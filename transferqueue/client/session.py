@@ -59,6 +59,8 @@ class ShardAddress:
     """"" when ``arena`` is there."""
     draining: bool = False
     """Whether it takes no new rows."""
+    guard: int | None = None
+    """The slot whose shard has a second copy of its rows, if one does."""
 
 
 def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Transport) -> str:
@@ -138,6 +140,12 @@ class Session:
             raise RowsLost(num_rows, of_rows, [slot])
         return address
 
+    def guard_of(self, slot: int) -> int | None:
+        """Where the second copy of a slot's rows is, if there is one."""
+        address = self._shards.get(slot)
+        guard = None if address is None else address.guard
+        return guard if guard in self._shards else None
+
     @property
     def arenas(self) -> dict[int, ArenaAddress]:
         """The shards whose memory can be mapped, by slot."""
@@ -186,6 +194,7 @@ def _shard_address(shard: Mapping[str, Any], transport: Transport) -> ShardAddre
         arena=arena,
         why_not_mapped=why_not,
         draining=bool(shard.get("draining")),
+        guard=shard.get("guard"),
     )
 
 

@@ -10,6 +10,7 @@ from transferqueue.coordinator.cell_report import MAX_SAMPLES, check_limit, to_b
 from transferqueue.coordinator.picture import MAX_COLUMNS
 from transferqueue.coordinator.picture import to_body as to_picture
 from transferqueue.coordinator.stages import Stages
+from transferqueue.errors import InvalidInput
 from transferqueue.net.server import Handler, Reply, Request
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -172,6 +173,11 @@ class Upkeep:
 
     def _join(self, request: Request) -> Reply:
         """A shard is about to be started; the answer says with which slot and uids."""
+        if any(shard.get("guard") is not None for shard in self._links.directory()):
+            raise InvalidInput(
+                "this service keeps two copies of every row (replicas=2), and no other shard would "
+                "keep the second of those on a shard that joins: start it with more shards instead"
+            )
         (slot, uids), now_s = self._plane.give_slot(), time.monotonic()
         reply = Reply(body={"slot": slot, "uids": [uids.start, uids.stop]})
         self._journal.joined(slot, now_s, (request.key, reply))

@@ -46,7 +46,16 @@ class Grant:
 
 
 _OF_SHARDS: Final = frozenset(
-    {ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM, ops.JOIN, ops.STEP_DONE}
+    {
+        ops.REGISTER,
+        ops.EVENT,
+        ops.ADMIT,
+        ops.RETURN_ROOM,
+        ops.JOIN,
+        ops.STEP_DONE,
+        ops.COPY,
+        ops.FETCH_COPY,
+    }
 )
 _LOOKING_AT_ALL: Final = frozenset({ops.STATUS, ops.HELD, ops.STORED, ops.WAITS})
 _LOOKING_AT_ONE: Final = frozenset(

@@ -43,6 +43,9 @@ class Call:
     body: Mapping[str, Any] = field(default_factory=dict)
     frames: Sequence[Buffer] = ()
     request_id: int = field(default_factory=lambda: next(_request_ids))
+    silence_s: float | None = None
+    """The call has failed when its peer has said nothing at all for so long, not even that it is
+    working on it; ``None``: its deadline alone counts."""
 
     def message(self) -> Message:
         return Message(

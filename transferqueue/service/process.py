@@ -65,6 +65,7 @@ def make_server(settings: dict[str, Any]) -> Runnable:
             homes=Homes.from_plain(settings.get("homes")),
             saved=_optional(SavedPlane.from_plain, settings.get("restore")),
         )
+    from transferqueue.replication.settings import GuardSettings
     from transferqueue.shard.opening import Beginning
     from transferqueue.shard.server import ShardServer
 
@@ -85,6 +86,7 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         lineage=settings.get("lineage", ""),
         draining=settings.get("draining", False),
         beginning=_optional(Beginning.from_settings, settings if "uids" in settings else None),
+        guard=_optional(GuardSettings.from_plain, settings.get("guard")),
     )
 
 

@@ -20,9 +20,9 @@ import numpy as np
 from transferqueue.errors import ArenaReplaced, Malformed, TransferExpired
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
+from transferqueue.shard.commits import COMMIT_GRACE_S
 from transferqueue.shard.deadlines import Deadlines
 from transferqueue.shard.moved_bytes import MovedBytes, Way
-from transferqueue.shard.puts import COMMIT_GRACE_S
 from transferqueue.shard.send_credit import SendCredit
 from transferqueue.shard.transfers import OutgoingGet
 from transferqueue.wire import ops

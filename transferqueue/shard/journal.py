@@ -93,6 +93,8 @@ class ShardJournal:
         StorageFull, and nothing is written, when there is no room for the record.
         """
         if self._file is None:
+            if first_uid is not None:
+                self._note(request.key, reservation, first_uid)
             return
         record = _put_record(
             reservation,
@@ -127,6 +129,7 @@ class ShardJournal:
     def committed(self, reservation: Reservation, key: Key, first_uid: int) -> None:
         """The commit of a put whose reservation was journaled. StorageFull as above."""
         if self._file is None:
+            self._note(key, reservation, first_uid)
             return
         body = {"id": reservation.put_id, "first": first_uid, "key": list(key)}
         self._write_or_refuse(Record(kind=COMMIT, body=body), reservation)

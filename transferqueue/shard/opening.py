@@ -33,8 +33,14 @@ from transferqueue.shard.snapshot import snapshot
 from transferqueue.wire.terms import Terms
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transferqueue.backends.opening import StorageConfig
     from transferqueue.backends.several import SeveralBackends
+    from transferqueue.replication.mirror import Mirror
+    from transferqueue.shard.store import Store
+
+    Fetch = Callable[[Store, SeveralBackends], Mirror | None]
 
 _log = logging.getLogger(__name__)
 
@@ -80,9 +86,16 @@ class Beginning:
         )
 
 
-def open_shard(storage: StorageConfig, *, epoch: int, beginning: Beginning | None = None) -> Opened:
+def open_shard(
+    storage: StorageConfig,
+    *,
+    epoch: int,
+    beginning: Beginning | None = None,
+    fetch: Fetch | None = None,
+) -> Opened:
     """``epoch``: how many processes of this slot there have been before. Only a shard with a
-    guardian, which restarts it, keeps a journal."""
+    guardian, which restarts it, keeps a journal. ``fetch``: gets the rows back that were lost,
+    where somebody has a second copy of them."""
     slot = storage.config.slot
     if beginning is None:
         beginning = Beginning.of_slot(slot)
@@ -96,7 +109,7 @@ def open_shard(storage: StorageConfig, *, epoch: int, beginning: Beginning | Non
     choice = BackendChoice(names, default=opened.default)
     try:
         if found is None:
-            found = _begun_anew(opened, choice, storage, beginning, epoch)
+            found = _begun_anew(opened, choice, storage, beginning, epoch, fetch)
     except BaseException:
         opened.close()
         raise
@@ -148,6 +161,7 @@ def _begun_anew(
     storage: StorageConfig,
     beginning: Beginning,
     epoch: int,
+    fetch: Fetch | None,
 ) -> Recovery:
     """A checkpoint is loaded by the first process only: what came after it is lost to the others
     with their journal, and rows that were cleared since would be there again."""
@@ -159,6 +173,10 @@ def _begun_anew(
     if beginning.saved is not None and epoch == 0:
         loader = RowLoader(found.store, backend, choice, beginning.saved)
         found.terms = Terms(backends=loader.load())
+    mirror = fetch(found.store, backend) if fetch is not None and epoch else None
+    if mirror is not None:
+        found.adopt_copy(mirror)
+        _log.warning("shard %d: %d rows from its guard", storage.config.slot, found.store.num_rows)
     return found
 
 

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.errors import (
-    ArenaReplaced,
-    Malformed,
-    ShardDraining,
-    StorageFull,
-)
+from transferqueue.errors import ArenaReplaced, Malformed, ShardDraining, StorageFull
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.admission import Admission, Room
 from transferqueue.shard.chunked_puts import ChunkedPuts
+from transferqueue.shard.commits import COMMIT_GRACE_S, Commits
 from transferqueue.shard.deadlines import Deadlines
 from transferqueue.shard.moved_bytes import MovedBytes, way_of_put
+from transferqueue.shard.new_rows import NewRows
 from transferqueue.shard.waiting_puts import WaitingPut, WaitingPuts
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
 
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.server import Handler, Request, Server
+    from transferqueue.replication.home import Copies
     from transferqueue.shard.hold import Hold
     from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
@@ -45,9 +43,6 @@ TRY_AGAIN_S = 0.25
 """How often puts that wait are tried although nothing was freed here: the directory of the arena
 may have been full, and others share it."""
 
-COMMIT_GRACE_S = 10.0
-"""A commit that a client sent within its deadline may take so long to get here."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
@@ -57,23 +52,10 @@ class Budget:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRows:
-    """Samples that one put made."""
-
-    partition: str
-    first_uid: int
-    num_rows: int
-
-    @property
-    def uids(self) -> np.ndarray:
-        return np.arange(self.first_uid, self.first_uid + self.num_rows, dtype=np.int64)
-
-
 class Puts:
     """The requests that make up puts. ``on_commit`` hears what became visible, in order; ``send``
     carries what `Admission` asks to the coordinator. ``arena``: the token of the memory that
-    clients map, ``None`` when they cannot."""
+    clients map, ``None`` when they cannot. ``copies``: where commits pass through."""
 
     def __init__(
         self,
@@ -89,8 +71,10 @@ class Puts:
         on_commit: Callable[[Committed], None],
         send: Callable[[Message], None],
         hold: Hold,
+        copies: Copies,
     ) -> None:
         self._hold = hold
+        self._copies = copies
         self._server = server
         self._moved = moved
         self._store = store
@@ -100,6 +84,15 @@ class Puts:
         self._journal = journal
         self._arena = arena
         self._on_commit = on_commit
+        self._commits = Commits(
+            server=server,
+            store=store,
+            backend=backend,
+            journal=journal,
+            copies=copies,
+            give_up=self._give_up,
+            on_commit=self._committed,
+        )
         self._waiting = WaitingPuts()
         self.admission = Admission(slot=budget.slot, server=server, send=send, enter=self._enter)
         self._rooms: dict[int, Room] = {}  # by put_id, until its commit
@@ -109,7 +102,6 @@ class Puts:
             store=store, backend=backend, journal=journal, deadlines=self._deadlines
         )
         self._lent: Lent[int] = Lent()
-        self._stored: Lent[NewRows] = Lent()
         self.handlers: dict[str, Handler] = {
             ops.PUT: self._put,
             ops.WRITE: self._chunked.write,
@@ -126,7 +118,7 @@ class Puts:
             self._server.remember(key, Reply(body=body))
             if partition is not None:
                 rows = NewRows(partition=partition, first_uid=first_uid, num_rows=num_rows)
-                self._stored.note(key, rows)
+                self._commits.made.note(key, rows)
         for put_id, record in found.puts.items():
             key = bytes(record.body["key"][0]), int(record.body["key"][1])
             self._lent.note(key, put_id)
@@ -169,6 +161,7 @@ class Puts:
             self._server.refuse(put.request, self._full(put, now_s - put.since_s))
             self._give_room_back(put)
         self._give_back_rooms_of_ended_puts()
+        self._commits.tick(now_s)
         late = self._deadlines.pass_by(now_s)
         for put_id in late:
             self._give_up(put_id)
@@ -181,6 +174,7 @@ class Puts:
             self._waiting.next_deadline_s(),
             self._deadlines.next_s(),
             self.admission.next_s(),
+            self._commits.next_s(),
             self._try_again_s if len(self._waiting) else None,
         )
         return min((at_s for at_s in due if at_s is not None), default=None)
@@ -196,7 +190,7 @@ class Puts:
         put_id = self._lent.take_back(key)
         if put_id is not None:
             self._give_up(put_id)
-        return self._stored.take_back(key)
+        return self._commits.cancel(key)
 
     def admit(self) -> None:
         """Space came free: offer it to the puts that wait."""
@@ -278,12 +272,14 @@ class Puts:
             except BaseException:
                 self._give_up(reservation.put_id)
                 raise
-            self._server.reply(put.request, reply)
+            if reply is not None:
+                self._server.reply(put.request, reply)
         if not is_reserved:
             self._give_room_back(put)
         return ()
 
-    def _reserved(self, put: WaitingPut, reservation: Reservation) -> Reply:
+    def _reserved(self, put: WaitingPut, reservation: Reservation) -> Reply | None:
+        """``None``: it is answered when it is visible."""
         body = put.request.body
         self._moved.put(put.plan, way_of_put(body))
         if body["payload"] is not None:
@@ -326,7 +322,7 @@ class Puts:
             deadline_s=put.deadline_s,
         )
 
-    def _fill(self, put: WaitingPut, reservation: Reservation) -> Reply:
+    def _fill(self, put: WaitingPut, reservation: Reservation) -> Reply | None:
         payload = _payload_of(put.request, put.plan).data
         at = 0
         for address, column in zip(reservation.addresses.tolist(), put.plan.columns, strict=True):
@@ -334,7 +330,8 @@ class Puts:
                 self._backend.write(address, payload[at : at + column.nbytes])
                 at += column.nbytes
         if put.request.body["commit"]:
-            return self._make_visible(put.request, reservation.put_id)
+            self._commits.make_visible(put.request, reservation.put_id)
+            return None
         self._write_down(put, reservation, is_lent=False)
         self._lent.note(put.request.key, reservation.put_id)
         self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
@@ -356,47 +353,22 @@ class Puts:
 
     # -- the end --------------------------------------------------------------------------------
 
-    def _commit(self, request: Request) -> Reply:
+    def _committed(self, put_id: int, committed: Committed) -> None:
+        self._rooms.pop(put_id, None)  # used: the coordinator counts the rows themselves
+        self._on_commit(committed)
+
+    def _commit(self, request: Request) -> None:
         """Body: ``put_id``."""
         put_id = request.number("put_id")
         self._chunked.refuse_unless_complete(put_id)
-        return self._make_visible(request, put_id)
-
-    def _make_visible(self, request: Request, put_id: int) -> Reply:
-        reservation = self._store.reservation(put_id)
+        self._store.reservation(put_id)
         self._forget(put_id)
-        sizes = np.array([column.nbytes for column in reservation.plan.columns], dtype=np.int64)
-        try:
-            self._backend.seal(reservation.addresses, sizes)
-            self._store.check_commit(put_id)
-            self._write_down_commit(request, reservation)
-        except BaseException:
-            self._give_up(put_id)
-            raise
-        committed = self._store.commit(put_id)
-        self._rooms.pop(put_id, None)  # used: the coordinator counts the rows themselves
-        self._on_commit(committed)
-        first_uid = int(committed.uids[0]) if len(committed.uids) else 0
-        rows = NewRows(
-            partition=committed.partition, first_uid=first_uid, num_rows=len(committed.uids)
-        )
-        if reservation.plan.uids is None:
-            self._stored.note(request.key, rows)
-        return Reply(body={"first_uid": rows.first_uid, "num_rows": rows.num_rows})
-
-    def _write_down_commit(self, request: Request, reservation: Reservation) -> None:
-        is_new = reservation.plan.uids is None and reservation.plan.num_rows > 0
-        first_uid = self._store.next_uid if is_new else 0
-        if request.op == ops.COMMIT:
-            self._journal.committed(reservation, request.key, first_uid)
-        else:
-            self._journal.reserved(
-                reservation, request, is_lent=False, deadline_s=0.0, first_uid=first_uid
-            )
+        self._commits.make_visible(request, put_id)
 
     def _abort(self, request: Request) -> Reply:
         """Body: ``put_id``."""
-        self._give_up(request.number("put_id"))
+        put_id = request.number("put_id")
+        self._copies.after_waiting(lambda: self._give_up(put_id))
         self.admit()
         return Reply(body={})
 

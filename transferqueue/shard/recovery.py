@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from transferqueue.journal.records import Record
+    from transferqueue.replication.mirror import Mirror
     from transferqueue.shard.rows import RowTable
 
     Key = tuple[bytes, int]
@@ -166,6 +167,11 @@ class Recovery:
         """Tags of rows that are there, for a coordinator that may not have heard of them."""
         found = [tags_left(self.store, committed) for committed in self._tagged]
         return [replace(left, is_again=True) for left in found if left is not None]
+
+    def adopt_copy(self, mirror: Mirror) -> None:
+        """The store was filled from a second copy, and this came with it."""
+        self.answers.update(mirror.answers)
+        self._tagged += mirror.tagged
 
     # -- a snapshot -----------------------------------------------------------------------------
 

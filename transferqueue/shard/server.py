@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
 from transferqueue.backends.opening import StorageConfig
 from transferqueue.net.server import Reply, Request, Server
+from transferqueue.replication.fetching import fetch_rows
+from transferqueue.replication.home import OneCopy
+from transferqueue.replication.shard_part import ShardPart
 from transferqueue.shard.account import account, tags_left
 from transferqueue.shard.checkpoints import ShardCheckpoints
 from transferqueue.shard.gets import Gets
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
     from transferqueue.config import OtherBackend, SpillConfig
     from transferqueue.journal.records import Record
     from transferqueue.net.keys import ServiceKeys
+    from transferqueue.replication.home import Copies
+    from transferqueue.replication.settings import GuardSettings
     from transferqueue.shard.recovery import Recovery
     from transferqueue.wire.terms import Terms
 
@@ -63,11 +69,12 @@ class ShardServer:
         lineage: str = "",
         draining: bool = False,
         beginning: Beginning | None = None,
+        guard: GuardSettings | None = None,
     ) -> None:
         """``guardian_pid``: the process that starts this shard again when it dies. ``epoch``: how
         often it has done so. ``lineage``: of a shard that joined, who owns its slot. ``draining``:
         whether it takes no new samples from the start on, as its predecessor did not.
-        ``beginning``: of a shard of a restored service."""
+        ``beginning``: of a shard of a restored service. ``guard``: who gets a second copy."""
         self.slot = slot
         self.incarnation = secrets.token_hex(8)
         self._lineage = lineage
@@ -84,7 +91,9 @@ class ShardServer:
             StorageConfig(backend=backend, config=config, others=others, spill=spill),
             epoch=epoch,
             beginning=beginning,
+            fetch=partial(fetch_rows, epoch=epoch, guard=guard, keys=keys) if guard else None,
         )
+        self._guard_slot = None if guard is None else guard.slot
         self.epoch = opened.epoch
         self._backend = opened.backend
         self._store = opened.found.store
@@ -116,6 +125,22 @@ class ShardServer:
             account=lambda: account(self._store),
         )
         self._server.watch(self._uplink.stream.socket, self._uplink.hear)
+        self._second: ShardPart | None = None
+        if guard is not None:
+            self._second = ShardPart(
+                guard,
+                server=self._server,
+                keys=keys,
+                store=self._store,
+                backend=self._backend,
+                peers=self._peers,
+                epoch=self.epoch,
+                answers=self._journal.answers,
+                unsent=self._uplink.unsent,
+                num_unsent=lambda: self._uplink.num_unsent,
+                on_free=lambda: self._puts.admit(),
+            )
+        self._copies: Copies = OneCopy() if self._second is None else self._second.copies
         access = self._backend.client_access()
         arena = None if access is None else str(access["token"])
         self._moved = MovedBytes()
@@ -131,6 +156,7 @@ class ShardServer:
             on_commit=self._uplink.add,
             send=self._uplink.stream.send,
             hold=self._hold,
+            copies=self._copies,
         )
         self._gets = Gets(
             server=self._server,
@@ -151,6 +177,7 @@ class ShardServer:
             send=self._uplink.stream.send,
             next_event=lambda: self._uplink.next_event,
             on_free=self._puts.admit,
+            is_settled=lambda: self._copies.num_waiting == 0,
         )
         self._spill = Spill.of(
             self._backend,
@@ -173,6 +200,8 @@ class ShardServer:
         for op in ops.ENDING_LEASES:
             handlers[op] = self._gets.ending_leases(handlers[op])
         self._server.add_handlers(handlers | inquiries.handlers)
+        if self._second is not None:
+            self._server.add_handlers(self._second.handlers(self._gets.handlers))
         self._resume(opened.found)
         if draining:
             self.drain()
@@ -207,6 +236,7 @@ class ShardServer:
                 "arena": self._backend.client_access(),
                 "backends": self._store.choice.names,
                 "draining": False,
+                "guard": self._guard_slot,
             },
         }
 
@@ -230,6 +260,8 @@ class ShardServer:
         """``keep``: leave the rows for a successor."""
         self._checkpoints.close()
         self._peers.close()
+        if self._second is not None:
+            self._second.close()
         self._uplink.close()
         self._server.close()
         self._journal.close()
@@ -241,6 +273,8 @@ class ShardServer:
         self._checkpoints.tick(now_s)
         if self._spill is not None:
             self._spill.tick(now_s)
+        if self._second is not None:
+            self._second.tick(now_s)
         self._uplink.tick(now_s)
         self._journal.tick(now_s, self._size, self._snapshot)
         due = (
@@ -249,6 +283,7 @@ class ShardServer:
             self._gets.next_s(),
             self._checkpoints.next_s(),
             None if self._spill is None else self._spill.next_s(),
+            None if self._second is None else self._second.next_s(),
         )
         return max(0.0, min(at_s for at_s in due if at_s is not None) - now_s)
 
@@ -279,44 +314,71 @@ class ShardServer:
 
     def _cancel(self, key: tuple[bytes, int]) -> None:
         """A client gave a request up: what it did, or was lent, is undone."""
-        made = self._puts.cancel(key)
         self._gets.cancel(key)
         self._hold.cancel(key)
+        if self._second is not None:
+            self._second.cancel(key)
+        self._copies.after_waiting(lambda: self._undo(key))
+
+    def _undo(self, key: tuple[bytes, int]) -> None:
+        made = self._puts.cancel(key)
         if made is not None:
             self._clear_rows(made.partition, made.uids)
         self._puts.admit()
 
     def _peer_gone(self, peer: str) -> None:
         """A process that had memory mapped has ended."""
+        self._copies.after_waiting(lambda: self._take_back(peer))
+
+    def _take_back(self, peer: str) -> None:
         self._journal.gone(peer)
         self._store.peer_gone(peer)
         self._puts.admit()
 
     # -- clear ----------------------------------------------------------------------------------
 
-    def _clear(self, request: Request) -> Reply:
+    def _clear(self, request: Request) -> None:
         """Body: ``partition``, ``uids`` or nil for all. Rows not there are passed over."""
         reference = request.body["uids"]
         uids = None if reference is None else ArrayReader(request.frames).int64s(reference)
-        gone = self._clear_rows(str(request.body["partition"]), uids, request.key)
-        return Reply(body={"num_rows": len(gone)})
+        partition = str(request.body["partition"])
 
-    def _clear_rows(
-        self, partition: str, uids: np.ndarray | None, key: tuple[bytes, int] | None = None
-    ) -> np.ndarray:
+        def carry_out() -> None:
+            with self._server.answering(request):
+                num_gone = self._cleared(partition, uids, request.key)
+                self._server.reply(request, Reply(body={"num_rows": num_gone}))
+
+        self._copies.clear(partition, uids, request.key, carry_out=carry_out)
+
+    def _clear_rows(self, partition: str, uids: np.ndarray) -> None:
+        """Nobody waits for an answer."""
+
+        def carry_out() -> None:
+            self._cleared(partition, uids, None)
+
+        self._copies.clear(partition, uids, None, carry_out=carry_out)
+
+    def _cleared(
+        self, partition: str, uids: np.ndarray | None, key: tuple[bytes, int] | None
+    ) -> int:
+        """How many rows were there."""
         gone = self._store.clear(partition, uids)
         if len(gone):
             self._journal.cleared(partition, gone, key)
             self._uplink.add((partition, gone))
             self._puts.admit()
-        return gone
+        return len(gone)
 
     def _release_fields(self, partition: str, uids: np.ndarray, fields: Sequence[str]) -> None:
         """The rows stay. The coordinator asked for it, so it needs no telling."""
         uids = np.unique(uids)
-        self._journal.stripped(partition, uids, fields)
-        self._store.release_fields(partition, uids, fields)
-        self._puts.admit()
+
+        def carry_out() -> None:
+            self._journal.stripped(partition, uids, fields)
+            self._store.release_fields(partition, uids, fields)
+            self._puts.admit()
+
+        self._copies.strip(partition, uids, fields, carry_out=carry_out)
 
     # -- status ---------------------------------------------------------------------------------
 
@@ -353,6 +415,7 @@ class ShardServer:
                 "bytes_unsent": self._gets.bytes_unsent,
                 "events_unsent": self._uplink.num_unsent,
                 "moved": self._moved.report(),
+                "copies": None if self._second is None else self._second.report(),
                 "requests": dict(self._server.requests),
                 "latencies": self._server.latencies.report(),
                 "refusals": dict(self._server.refusals),

@@ -276,6 +276,9 @@ class Store:
 
     # -- status ---------------------------------------------------------------------------------
 
+    def has_all(self, partition: str, uids: np.ndarray) -> bool:
+        return bool(self._read_table(partition).find(uids)[1].all())
+
     @property
     def num_rows(self) -> int:
         return sum(len(table) for table in self.partitions.values())

@@ -68,6 +68,10 @@ CLEARED: Final = "cleared"
 WHOLE: Final = "whole"
 STEP_DONE: Final = "step_done"
 
+# shard → shard
+COPY: Final = "copy"
+FETCH_COPY: Final = "fetch_copy"
+
 # coordinator → shard
 FREE: Final = "free"
 TERMS: Final = "terms"

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 @click.option("--arena-dir", help="Folder of the shared memory (default: /dev/shm).")
 @click.option("--spill-dir", help="Folder on a disk for what memory has no room for.")
 @click.option("--spill-mib", type=int, help="MiB there for each shard.")
+@click.option(
+    "--replicas",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 2),
+    help="Copies of every row; two need two shards, and take twice the memory.",
+)
 @click.option("--prefault", is_flag=True, help="Take all memory at the start, in the background.")
 @click.option(
     "--sampler", "samplers", multiple=True, metavar="MODULE:CLASS", help="An own sampler's class."
@@ -66,6 +73,7 @@ def serve(
     arena_dir: str | None,
     spill_dir: str | None,
     spill_mib: int | None,
+    replicas: int,
     restore: str | None,
     prefault: bool,  # noqa: FBT001 - click's
     samplers: tuple[str, ...],
@@ -89,6 +97,8 @@ def serve(
         raise click.UsageError(
             "--metrics-port and --page-port go with the service, not with --join"
         )
+    if replicas > 1 and join is not None:
+        raise click.UsageError("--replicas is of a whole service, not of shards that join")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -102,7 +112,12 @@ def serve(
         "prefault": prefault,
     }
     if join is None:
-        begun = {"samplers": samplers, "restore": restore, "encrypt": not no_encryption}
+        begun = {
+            "samplers": samplers,
+            "restore": restore,
+            "encrypt": not no_encryption,
+            "replicas": replicas,
+        }
         _serve({**common, **begun}, stop, metrics_port=metrics_port, page_port=page_port)
     else:
         _join(common, stop, join, service_key, drain_s)
