@@ -19,9 +19,9 @@ from tests.replication.two_shards import (
     Model,
     Put,
     Strip,
+    heap,
     state_of,
 )
-from transferqueue.backends.heap import HeapBackend
 from transferqueue.replication import changes
 from transferqueue.replication.mirror import Mirror, Taken
 from transferqueue.shard.store import Store
@@ -30,6 +30,8 @@ from transferqueue.wire.format import Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from transferqueue.backends.several import SeveralBackends
 
 BUDGET = 1 << 16
 PARTITIONS = ["p", "q"]
@@ -44,9 +46,9 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(changes, name, nbytes)
 
 
-def fetch(guard: Guard, budget_bytes: int, epoch: int) -> tuple[Store, HeapBackend] | None:
+def fetch(guard: Guard, budget_bytes: int, epoch: int) -> tuple[Store, SeveralBackends] | None:
     """What a home that has lost everything gets from its guard."""
-    backend = HeapBackend(budget_bytes)
+    backend = heap(budget_bytes)
     store = Store(slot=SLOT, space=backend)
     mirror = Mirror(store, backend)
     at = 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.backends.heap import HeapBackend
+from transferqueue.backends.several import Member, SeveralBackends
 from transferqueue.errors import FieldExists, RowsGone
 from transferqueue.fields import FieldSpec
 from transferqueue.net.server import Reply, Request
@@ -128,7 +129,12 @@ class Model:
         return {name: rows for name, rows in self.rows.items() if rows}
 
 
-def state_of(store: Store, backend: HeapBackend) -> State:
+def heap(budget_bytes: int) -> SeveralBackends:
+    member = Member(name="heap", backend=HeapBackend(budget_bytes), budget_bytes=budget_bytes)
+    return SeveralBackends([member])
+
+
+def state_of(store: Store, backend: SeveralBackends) -> State:
     found: State = {}
     for name, table in store.partitions.items():
         rows: dict[int, dict[str, bytes]] = {uid: {} for uid in table.uids().tolist()}
@@ -172,7 +178,7 @@ class Guard:
     """A process that keeps mirrors."""
 
     def __init__(self, budget_bytes: int, epoch: int) -> None:
-        self.backend = HeapBackend(budget_bytes)
+        self.backend = heap(budget_bytes)
         self.keeper = Keeper(backend=self.backend, epoch=epoch, on_free=lambda: None)
         self.refused: set[int] = set()
         """Numbers of puts for which there was no room."""
@@ -207,7 +213,7 @@ class Guard:
 class Home:
     """A shard whose store outlives it, as it does with a journal."""
 
-    def __init__(self, store: Store, backend: HeapBackend, epoch: int) -> None:
+    def __init__(self, store: Store, backend: SeveralBackends, epoch: int) -> None:
         self.store = store
         self.backend = backend
         self.wire = Wire(b"home-%d" % epoch)
@@ -234,7 +240,7 @@ class Home:
 
     @classmethod
     def empty(cls, budget_bytes: int) -> Home:
-        backend = HeapBackend(budget_bytes)
+        backend = heap(budget_bytes)
         return cls(Store(slot=SLOT, space=backend), backend, 0)
 
     def restarted(self, epoch: int) -> Home:
