@@ -292,4 +292,4 @@ def _cells(num_rows: int) -> st.SearchStrategy[dict[str, tuple[bytes, ...]]]:
 
 
 TestTwoCopies = TwoCopiesMachine.TestCase
-TestTwoCopies.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTwoCopies.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
