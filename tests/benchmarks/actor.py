@@ -75,16 +75,23 @@ class Actor:
     def put(self, times: int = 1, at_s: float | None = None) -> dict[str, Any]:
         """Put the batch ``times`` times; not before the instant ``at_s``, where one is given."""
         wait_until(at_s)
-        seconds, references = [], []
+        seconds, cpu_seconds, references = [], [], []
         begun_s = time.monotonic()
         for _ in range(times):
-            started_s = time.perf_counter()
+            started_s, cpu_s = time.perf_counter(), time.process_time()
             reference = self.adapter.put(self._prepared)
             seconds.append(time.perf_counter() - started_s)
+            cpu_seconds.append(time.process_time() - cpu_s)
             references.append(reference)
         ended_s = time.monotonic()
         tokens = [self._remember(reference) for reference in references]
-        return {"seconds": seconds, "tokens": tokens, "begun_s": begun_s, "ended_s": ended_s}
+        return {
+            "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
+            "tokens": tokens,
+            "begun_s": begun_s,
+            "ended_s": ended_s,
+        }
 
     def _remember(self, reference: Any) -> str:
         token = self.adapter.token(reference)

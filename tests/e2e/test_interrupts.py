@@ -67,14 +67,14 @@ def interrupt(*_: Any, **__: Any) -> Any:
 def test_a_put_that_is_interrupted_while_it_writes_leaves_nothing(
     client: tq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_puts.MappedPut, "write", interrupt)
+    monkeypatch.setattr(part_puts.MappedPut, "fill", interrupt)
     chunks = iter(range(100))
-    whole = part_puts.StreamedPut._frames
+    whole = part_puts.ChunkedColumns._frames
 
-    def frames(put: part_puts.StreamedPut, chunk: int) -> Any:
+    def frames(put: part_puts.ChunkedColumns, chunk: int) -> Any:
         return interrupt() if next(chunks) == 12 else whole(put, chunk)
 
-    monkeypatch.setattr(part_puts.StreamedPut, "_frames", frames)
+    monkeypatch.setattr(part_puts.ChunkedColumns, "_frames", frames)
     with pytest.raises(KeyboardInterrupt):
         client.put({"x": torch.zeros(40, 1 << 18)})
     assert shard(client)["used_bytes"] == 0
