@@ -43,6 +43,17 @@ def test_the_worker_runs_as_it_is_printed(tmp_path: Path) -> None:
     assert "through the controller" in done.stdout
 
 
+def test_the_choice_of_a_backend_runs_as_it_is_printed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block("backends")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{'pixels': {'disk': 3145728}, 'label': {'shm': 64}}\n"
+
+
 def test_each_command_is_one_line_that_makes_its_own_environment() -> None:
     for name in ("main", "test"):
         command = block(name).strip()

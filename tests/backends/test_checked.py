@@ -111,4 +111,4 @@ def test_a_digest_is_of_its_page_alone() -> None:
         spoilt[at] ^= 128
         assert first_wrong(expected, spoilt) == at // 4096
     assert first_wrong(expected, data[:8192]) == 2
-    assert digests_of(data[:0]).shape == (0, 2)
+    assert digests_of(data[:0]).shape == (0,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.benchmarks.workloads.backends import Backends
 from tests.benchmarks.workloads.batches import Batches
 from tests.benchmarks.workloads.claiming import ClaimCrowd, Samplers, Streams
 from tests.benchmarks.workloads.complex_columns import ComplexColumns
@@ -45,4 +46,5 @@ WORKLOADS: tuple[Workload, ...] = (
     ReplicaCost(),
     Recovery(),
     Checkpoint(),
+    Backends(),
 )

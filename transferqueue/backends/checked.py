@@ -1,6 +1,6 @@
 """A backend whose bytes leave the process, with a check of every byte that comes back.
 
-For all that say ``leaves_process``: how long a slab is and two words for each of its pages are kept
+For all that say ``leaves_process``: how long a slab is and a word for each of its pages are kept
 here when it is sealed, and what is read is compared with them. Bytes that a store has lost, cut
 off, mixed up or changed are a `BytesDamaged` for that read, never a wrong value.
 """

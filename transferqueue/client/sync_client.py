@@ -156,7 +156,8 @@ class Client(Closing, Looking):
 
         ``policy``: the settings of `PartitionPolicy`, e.g. ``tasks=["actor"]``,
         ``retention="consumed"``, ``max_rows=``, ``max_bytes=``, ``max_staleness=``, ``schema=`` (a
-        `tq.schema.Schema`, see `Client.schema`). The same
+        `tq.schema.Schema`, see `Client.schema`), ``backend=`` (a name, or ``{"pixels": "disk"}``:
+        of the shards' backends; UnknownBackend for others). The same
         declaration again changes nothing; another one is ``InvalidInput``. A partition that is
         never declared is made by its first put or claim, keeps samples until they are cleared, and
         takes any task.
