@@ -367,6 +367,9 @@ class ClientConfig:
     """A shard's part of a put from this size on is written into its arena in place; a smaller one
     is sent in one trip instead of two."""
 
+    progress: bool = False
+    """Whether long puts, gets and checkpoints show a bar."""
+
     def __post_init__(self) -> None:
         if self.timeout_s <= 0:
             raise ConfigError(f"timeout_s must be positive, got {self.timeout_s}")

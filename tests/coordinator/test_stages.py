@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from transferqueue.coordinator.stages import COUNTERS, MAX_ROWS, Stages
+from transferqueue.coordinator.stages import COUNTERS, MAX_COUNT, MAX_ROWS, Stages
 from transferqueue.dispatch import FieldCounts
 from transferqueue.errors import InvalidInput
 
@@ -29,7 +29,9 @@ def test_counts_add_up_by_role_method_and_field() -> None:
     assert stages.rows() == [row(read_bytes=10, calls=2), row("mask", read_bytes=7)]
 
 
-@pytest.mark.parametrize("bad", [row(calls=-1), {**row(), "calls": 1.5}, row("x" * 300)])
+@pytest.mark.parametrize(
+    "bad", [row(calls=-1), {**row(), "calls": 1.5}, row(calls=1 << 63), row("x" * 300)]
+)
 def test_what_is_no_count_changes_nothing(bad: dict[str, Any]) -> None:
     stages = Stages()
     with pytest.raises(InvalidInput):
@@ -43,3 +45,10 @@ def test_names_without_end_do_not_grow_it_without_end() -> None:
     stages.add([row("step-0", calls=1)])
     assert len(stages.rows()) == MAX_ROWS
     assert stages.rows()[0]["calls"] == 2
+
+
+def test_a_total_stays_within_what_an_answer_carries() -> None:
+    stages = Stages()
+    for _ in range(4):
+        stages.add([row(read_bytes=MAX_COUNT)])
+    assert stages.rows()[0]["read_bytes"] == MAX_COUNT

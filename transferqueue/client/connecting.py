@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from transferqueue.client.local_memory import LocalMemory
 from transferqueue.client.operations import Operations
+from transferqueue.client.progress import is_notebook
 from transferqueue.client.session import open_session
 from transferqueue.client.sync_client import Client
 from transferqueue.config import (
@@ -42,6 +43,7 @@ def connect(
     timeout_s: float = 30.0,
     objects: str = "plain",
     transport: str = "auto",
+    progress: bool | None = None,
 ) -> Client:
     """Connect to a service.
 
@@ -52,14 +54,15 @@ def connect(
     else read from ``$TRANSFERQUEUE_KEY_FILE``. ``timeout_s``: deadline of this call and default of
     all calls of the client. ``objects="pickle"`` lets object columns hold any Python object, on
     both ends; only among peers that trust one another. ``transport``: a `Transport`, to force a
-    way.
+    way. ``progress``: whether puts and gets over a network that take long, and checkpoints, show a
+    bar; ``None``: in a notebook.
 
     Raises ``NoService`` without an address, ``ConfigError`` for one that cannot be (``NoKey`` for
     a TCP address without a key), and ``ServiceUnreachable`` when nobody answers there in time
     (``KeyRefused`` when somebody is there and does not take the key).
     """
     address, keys = _locate(address, keys)
-    config = ClientConfig(timeout_s=timeout_s, transport=_choice(Transport, "transport", transport))
+    config = _config(timeout_s, transport, progress)
     policy = _choice(ObjectPolicy, "objects", objects)
     channels = SyncChannelPool(keys)
     try:
@@ -84,6 +87,7 @@ async def connect_async(
     timeout_s: float = 30.0,
     objects: str = "plain",
     transport: str = "auto",
+    progress: bool | None = None,
 ) -> AsyncClient:
     """As `connect`, for an event loop."""
     import asyncio
@@ -92,7 +96,7 @@ async def connect_async(
     from transferqueue.net.async_channel import AsyncChannel
 
     address, keys = _locate(address, keys)
-    config = ClientConfig(timeout_s=timeout_s, transport=_choice(Transport, "transport", transport))
+    config = _config(timeout_s, transport, progress)
     policy = _choice(ObjectPolicy, "objects", objects)
     channel = AsyncChannel(keys)
     try:
@@ -108,6 +112,14 @@ async def connect_async(
         await channel.close()
         raise
     return AsyncClient(operations, channel)
+
+
+def _config(timeout_s: float, transport: str, progress: bool | None) -> ClientConfig:  # noqa: FBT001
+    return ClientConfig(
+        timeout_s=timeout_s,
+        transport=_choice(Transport, "transport", transport),
+        progress=is_notebook() if progress is None else progress,
+    )
 
 
 def _choice(choices: type[Choice], argument: str, value: str) -> Choice:

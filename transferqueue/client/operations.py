@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.client.control_operations import ControlOperations
 from transferqueue.client.data_operations import DataOperations
 from transferqueue.client.inquiries import Inquiries
+from transferqueue.client.progress import Progress
 from transferqueue.client.session import Caller, Session
 from transferqueue.client.upkeep_operations import UpkeepOperations
 from transferqueue.client.weight_operations import WeightOperations
@@ -38,7 +39,7 @@ class Operations:
         self._session = session
         self._config = config
         self._objects = objects
-        caller = Caller(channel, session, memory)
+        caller = Caller(channel, session, memory, Progress() if config.progress else None)
         self.data = DataOperations(caller, config, objects)
         self.control = ControlOperations(caller, config)
         self.upkeep = UpkeepOperations(caller, config)

@@ -32,9 +32,11 @@ from transferqueue.wire import ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.client.placement import Part
+    from transferqueue.client.progress import Progress
     from transferqueue.wire.format import Buffer, Message
 
 _IPC = "ipc://"
@@ -215,8 +217,16 @@ async def open_session(
 class Caller:
     """Sends calls to the coordinator and to shards by slot, with deadlines."""
 
-    def __init__(self, channel: Channel, session: Session, memory: LocalMemory) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        session: Session,
+        memory: LocalMemory,
+        progress: Progress | None = None,
+    ) -> None:
+        """``progress``: shows what takes long; ``None``: nothing is shown."""
         self._channel = channel
+        self._progress = progress
         self.session = session
         self.memory = memory
 
@@ -279,7 +289,15 @@ class Caller:
 
     async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
         """Many calls to each of some shards: see `Channel.flow`."""
-        await self._channel.flow(flows, timeout_s=timeout_s)
+        if self._progress is None:
+            await self._channel.flow(flows, timeout_s=timeout_s)
+            return
+        with self._progress.of(flows) as counted:
+            await self._channel.flow(counted, timeout_s=timeout_s)
+
+    def showing(self, label: str) -> AbstractContextManager[None]:
+        """That something goes on, until the block ends."""
+        return contextlib.nullcontext() if self._progress is None else self._progress.waiting(label)
 
     async def tell(self, calls: Sequence[Call]) -> None:
         """Send calls without waiting for the answers."""

@@ -101,12 +101,13 @@ class UpkeepOperations:
     async def checkpoint(
         self, path: str | os.PathLike[str], *, timeout_s: float | None = None
     ) -> CheckpointInfo:
-        answer = await self._caller.coordinator(
-            ops.CHECKPOINT,
-            {"path": _absolute(path)},
-            timeout_s=CHECKPOINT_TIMEOUT_S if timeout_s is None else timeout_s,
-            parks=True,
-        )
+        with self._caller.showing("checkpoint"):
+            answer = await self._caller.coordinator(
+                ops.CHECKPOINT,
+                {"path": _absolute(path)},
+                timeout_s=CHECKPOINT_TIMEOUT_S if timeout_s is None else timeout_s,
+                parks=True,
+            )
         return CheckpointInfo(**answer.body)
 
     async def leave(self, client_id: str, *, timeout_s: float | None = None) -> None:

@@ -18,6 +18,9 @@ MAX_ROWS = 2048
 
 MAX_NAME_CHARS = 256
 
+MAX_COUNT = (1 << 62) - 1
+"""An answer carries 64 bits: no status may fail for what somebody has told."""
+
 
 class Stages:
     """Totals by role, method and field. They only rise, and begin again with the coordinator."""
@@ -31,7 +34,8 @@ class Stages:
         for key, counts in read:
             totals = self._totals.get(key)
             if totals is not None:
-                totals[:] = [old + new for old, new in zip(totals, counts, strict=True)]
+                sums = (old + new for old, new in zip(totals, counts, strict=True))
+                totals[:] = [min(total, MAX_COUNT) for total in sums]
             elif len(self._totals) < MAX_ROWS:
                 self._totals[key] = counts
 
@@ -54,6 +58,6 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _count(row: Mapping[str, Any], name: str) -> int:
     value = row[name]
-    if type(value) is not int or value < 0:
-        raise InvalidInput(f"{name} must be an int of at least 0, got {value!r:.40}")
+    if type(value) is not int or not 0 <= value <= MAX_COUNT:
+        raise InvalidInput(f"{name} must be an int from 0 to {MAX_COUNT}, got {value!r:.40}")
     return value

@@ -72,3 +72,19 @@ def _fields(store: Store, partition: str, table: RowTable) -> Iterator[Committed
                 nbytes={field: int(sizes[mine].sum())},
                 tags={},
             )
+
+
+def holdings(store: Store) -> dict[str, Any]:
+    """What is held and looked at, for ``status``."""
+    return {
+        "rows": store.num_rows,
+        "partitions": {
+            name: {"rows": len(table), "fields": table.fields}
+            for name, table in store.partitions.items()
+        },
+        "slabs": len(store.slabs),
+        "leases": len(store.leases),
+        "leased_bytes": store.leases.pinned_bytes(),
+        "held_bytes": store.leases.held_bytes,
+        "puts_under_way": store.num_puts_under_way,
+    }

@@ -16,7 +16,7 @@ from transferqueue.net.server import Reply, Request, Server
 from transferqueue.replication.fetching import fetch_rows
 from transferqueue.replication.home import OneCopy
 from transferqueue.replication.shard_part import ShardPart
-from transferqueue.shard.account import account, tags_left
+from transferqueue.shard.account import account, holdings, tags_left
 from transferqueue.shard.checkpoints import ShardCheckpoints
 from transferqueue.shard.clears import Clears
 from transferqueue.shard.gets import Gets
@@ -358,18 +358,9 @@ class ShardServer:
                 "backend": self._backend.facts(),
                 "backends": self._backend.report(),
                 "spill": None if self._spill is None else self._spill.report(),
-                "rows": self._store.num_rows,
+                **holdings(self._store),
                 "draining": self._puts.is_draining,
-                "partitions": {
-                    name: {"rows": len(table), "fields": table.fields}
-                    for name, table in self._store.partitions.items()
-                },
-                "slabs": len(self._store.slabs),
-                "leases": len(self._store.leases),
-                "leased_bytes": self._store.leases.pinned_bytes(),
-                "held_bytes": self._store.leases.held_bytes,
                 "mapping_processes": len(self._peers),
-                "puts_under_way": self._store.num_puts_under_way,
                 "puts_waiting": self._puts.num_waiting,
                 "bytes_waiting": self._puts.bytes_waiting,
                 "puts_over_quota": len(self._puts.admission),

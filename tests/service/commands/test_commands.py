@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from transferqueue.service.commands import (
     explain,
     held,
     ls,
+    page,
     status,
     top,
     waits,
@@ -244,6 +246,29 @@ def test_commands_find_a_service_that_the_command_line_serves(tmp_path: Path) ->
         server.terminate()
         assert server.wait(timeout=20) == 0
         server.stdout.close()
+
+
+def test_a_page_is_served_until_it_is_told_to_end(service: tq.Service, tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    options = ["--port", "0", "--json", "--token-file", str(token_file)]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "transferqueue.service.cli", "page", *options],
+        cwd=ROOT,
+        env={**os.environ, "TRANSFERQUEUE_ADDRESS": service.address},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    told = json.loads("".join(iter(program.stdout.readline, "}\n")) + "}")
+    assert told.keys() == page.KEYS.keys()
+    token = token_file.read_text().strip()
+    request = urllib.request.Request(f"{told['address']}api/status")
+    request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert json.load(answer)["service_id"] == service.service_id
+    program.send_signal(signal.SIGTERM)
+    assert program.wait(timeout=20) == 0
+    program.stdout.close()
 
 
 def test_top_goes_on_until_it_is_interrupted(service: tq.Service) -> None:

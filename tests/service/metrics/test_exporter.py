@@ -87,14 +87,16 @@ def test_a_port_that_is_taken_is_said(client: tq.Client) -> None:
 def test_a_service_exports_from_its_start_and_the_command_reads_the_same() -> None:
     program = [sys.executable, "-m", "transferqueue.service.cli"]
     served = subprocess.Popen(
-        [*program, "serve", "--budget-mib", "16", "--metrics-port", "0"],
+        [*program, "serve", "--budget-mib", "16", "--metrics-port", "0", "--page-port", "0"],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     try:
         assert served.stdout is not None
-        said = [served.stdout.readline().split() for _ in range(3)]
-        assert [line[0] for line in said] == ["address", "key", "metrics"]
+        said = [served.stdout.readline().split() for _ in range(4)]
+        assert [line[0] for line in said] == ["address", "key", "metrics", "page"]
+        with urllib.request.urlopen(f"{said[3][1]}api/status", timeout=20) as shown:
+            assert json.load(shown)["shards"][0]["budget_bytes"] == 16 << 20
         address = said[0][1]
         found = scrape(said[2][1])
         assert found["transferqueue_up", frozenset()] == 1

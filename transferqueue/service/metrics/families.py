@@ -124,6 +124,14 @@ def _of_spill(key: str) -> Any:
     ]
 
 
+def _of_copies(key: str) -> Any:
+    return lambda status: [
+        ((shard["slot"],), int(shard["copies"][key]))
+        for shard in status["shards"]
+        if shard["copies"]
+    ]
+
+
 def _moved(what: str) -> Any:
     """``what``: "bytes" by field, or "bytes_by_way"."""
     return lambda status: [
@@ -248,6 +256,9 @@ FAMILIES: tuple[Family, ...] = (
     _gauge("spill_slabs", "shard", "Stretches that lie there.", _of_spill("slabs")),
     _counter("spill_moved_slabs", "shard", "Stretches that were moved there.",
              _of_spill("moved")),
+    _gauge("copy_complete", "shard", "1 when the second copy of its rows has all of them.",
+           _of_copies("is_complete")),
+    _gauge("copy_bytes_left", "shard", "To be copied until then.", _of_copies("bytes_to_copy")),
     _counter("field_bytes", "shard field direction",
              "Bytes put and got, by field; of 64 fields at once under the partition's name.",
              _moved("bytes")),
