@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from transferqueue.backends.base import BackendConfig, Capabilities
+    from transferqueue.devices.slots import SlotTable
 
     Int64s = NDArray[np.int64]
     Ranges = tuple[Int64s, Int64s]
@@ -162,6 +163,16 @@ class TieredBackend(Backend):
 
     def client_access(self) -> dict[str, Any] | None:
         return self.memory.client_access()
+
+    @property
+    def slots(self) -> SlotTable | None:
+        return self.memory.slots
+
+    def lies_on_device(self, addresses: Int64s) -> bool:
+        return not (addresses >= DISK).any() and self.memory.lies_on_device(addresses)
+
+    def device_access(self) -> dict[str, Any] | None:
+        return self.memory.device_access()
 
     def facts(self) -> dict[str, Any]:
         return self.memory.facts()

@@ -26,6 +26,8 @@ from transferqueue.wire.columns import ObjectPolicy
 
 if TYPE_CHECKING:
     from transferqueue.client.async_client import AsyncClient
+    from transferqueue.client.session import Session
+    from transferqueue.net.calls import Channel
     from transferqueue.service.ray_supervisor import RayConnection
 
 
@@ -42,6 +44,8 @@ def connect(
     timeout_s: float = 30.0,
     objects: str = "plain",
     transport: str = "auto",
+    device: str | None = None,
+    required: str | None = None,
 ) -> Client:
     """Connect to a service.
 
@@ -52,14 +56,21 @@ def connect(
     else read from ``$TRANSFERQUEUE_KEY_FILE``. ``timeout_s``: deadline of this call and default of
     all calls of the client. ``objects="pickle"`` lets object columns hold any Python object, on
     both ends; only among peers that trust one another. ``transport``: a `Transport`, to force a
-    way.
+    way. ``device``: where gets land, e.g. ``"cuda:0"``; default: memory of the host. ``required``:
+    the worst way, a `Rung` such as ``"same-gpu"``, by which bytes may come there.
 
     Raises ``NoService`` without an address, ``ConfigError`` for one that cannot be (``NoKey`` for
-    a TCP address without a key), and ``ServiceUnreachable`` when nobody answers there in time
-    (``KeyRefused`` when somebody is there and does not take the key).
+    a TCP address without a key; ``DeviceMissing``, ``RungRefused``), and ``ServiceUnreachable``
+    when nobody answers there in time (``KeyRefused`` when somebody is there and does not take the
+    key).
     """
     address, keys = _locate(address, keys)
-    config = ClientConfig(timeout_s=timeout_s, transport=_choice(Transport, "transport", transport))
+    config = ClientConfig(
+        timeout_s=timeout_s,
+        transport=_choice(Transport, "transport", transport),
+        device=device,
+        required=required,
+    )
     policy = _choice(ObjectPolicy, "objects", objects)
     channels = SyncChannelPool(keys)
     try:
@@ -67,7 +78,7 @@ def connect(
             open_session(channels, address, transport=config.transport, timeout_s=timeout_s)
         )
         memory = LocalMemory(session.arenas, keys)
-        operations = Operations(channels, session, memory, config, policy)
+        operations = _operations(channels, session, memory, config, policy)
     except ServiceUnreachable as error:
         channels.close()
         raise _why_unreachable(error, address, keys) from None
@@ -84,6 +95,8 @@ async def connect_async(
     timeout_s: float = 30.0,
     objects: str = "plain",
     transport: str = "auto",
+    device: str | None = None,
+    required: str | None = None,
 ) -> AsyncClient:
     """As `connect`, for an event loop."""
     import asyncio
@@ -92,7 +105,12 @@ async def connect_async(
     from transferqueue.net.async_channel import AsyncChannel
 
     address, keys = _locate(address, keys)
-    config = ClientConfig(timeout_s=timeout_s, transport=_choice(Transport, "transport", transport))
+    config = ClientConfig(
+        timeout_s=timeout_s,
+        transport=_choice(Transport, "transport", transport),
+        device=device,
+        required=required,
+    )
     policy = _choice(ObjectPolicy, "objects", objects)
     channel = AsyncChannel(keys)
     try:
@@ -100,7 +118,7 @@ async def connect_async(
             channel, address, transport=config.transport, timeout_s=timeout_s
         )
         memory = LocalMemory(session.arenas, keys)
-        operations = Operations(channel, session, memory, config, policy)
+        operations = _operations(channel, session, memory, config, policy)
     except ServiceUnreachable as error:
         await channel.close()
         raise await asyncio.to_thread(_why_unreachable, error, address, keys) from None
@@ -108,6 +126,23 @@ async def connect_async(
         await channel.close()
         raise
     return AsyncClient(operations, channel)
+
+
+def _operations(
+    channel: Channel,
+    session: Session,
+    memory: LocalMemory,
+    config: ClientConfig,
+    policy: ObjectPolicy,
+) -> Operations:
+    """With the way to every shard as good as required, or nothing is left open."""
+    operations = Operations(channel, session, memory, config, policy)
+    try:
+        operations.data.devices.check(session.shard(slot) for slot in session.slots)
+    except BaseException:
+        operations.close()
+        raise
+    return operations
 
 
 def _choice(choices: type[Choice], argument: str, value: str) -> Choice:

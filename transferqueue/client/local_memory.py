@@ -31,9 +31,10 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from transferqueue.backends.private_views import View
+    from transferqueue.devices.slots import SlotRef
     from transferqueue.net.keys import ClientKeys
 
 _IPC = "ipc://"
@@ -61,13 +62,21 @@ def why_out_of_reach(facts: Mapping[str, Any]) -> str:
         return "the shard is on another host"
     if plain is None:
         return "its backend keeps no memory that can be mapped"
-    if facts.get("pid_namespace") != pid_namespace():
-        return "another pid namespace: the shard could not tell whether this process still looks"
+    not_watched = why_not_watched(facts)
+    if not_watched:
+        return not_watched
     try:
         arena = ArenaAddress.from_plain(dict(plain))
     except Malformed as error:
         return str(error)
     return "" if arena.is_here() else f"{arena.lock_path} is not here, or is another user's"
+
+
+def why_not_watched(facts: Mapping[str, Any]) -> str:
+    """Why a shard of this host could not see a process of here end; "" when it can."""
+    if facts.get("pid_namespace") != pid_namespace():
+        return "another pid namespace: the shard could not tell whether this process still looks"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +253,7 @@ class LeaseReturns:
         """A shard that was killed holds these leases still when it is back, so it is told until it
         answers. It is not waited for: one that hangs must not keep the others' memory."""
         untold, self._untold = self._untold, defaultdict(list)
-        calls = [_release(endpoint, lease_ids) for endpoint, lease_ids in untold.items()]
+        calls = [release(endpoint, lease_ids) for endpoint, lease_ids in untold.items()]
         try:
             outcomes = run_blocking(channels.exchange(calls, timeout_s=ANSWER_S)) if calls else []
         except Closed:  # a service of this process, which has gone with its memory
@@ -260,12 +269,14 @@ def _may_come_back(endpoint: str) -> bool:
     return endpoint.startswith(_IPC) and os.path.exists(endpoint.removeprefix(_IPC))
 
 
-def _release(endpoint: str, lease_ids: list[int]) -> Call:
+def release(endpoint: str, lease_ids: list[int], refs: Sequence[SlotRef] = ()) -> Call:
+    """Leases that this process gives back. ``refs``: device memory to be checked before."""
     arrays = ArrayWriter()
     process = ProcessId.of(os.getpid())
     assert process is not None
     body = {
         "reader": asdict(process),
         "lease_ids": arrays.add(np.array(lease_ids, dtype=np.int64)),
+        **({"refs": [ref.to_plain() for ref in refs]} if refs else {}),
     }
     return Call(endpoint=endpoint, op=ops.RELEASE, body=body, frames=arrays.frames)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.errors import ArenaReplaced, TransferExpired
+from transferqueue.fields import FieldKind
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.deadlines import Deadlines
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from transferqueue.backends.base import Backend
+    from transferqueue.devices.slots import SlotRef
     from transferqueue.net.server import Handler, Request, Server
+    from transferqueue.shard.device_loans import DeviceLoans
     from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
     from transferqueue.shard.recovery import Recovery
@@ -60,8 +63,10 @@ class Gets:
         peers: MappingPeers,
         journal: ShardJournal,
         arena: str | None,
+        loans: DeviceLoans,
         on_free: Callable[[], None],
     ) -> None:
+        self._loans = loans
         self._server = server
         self._store = store
         self._backend = backend
@@ -124,7 +129,8 @@ class Gets:
 
     def _get(self, request: Request) -> Reply:
         """Body: ``partition``, ``uids``, ``fields``, ``optional``, ``timeout_s``, and ``reader``,
-        the process that can map this shard's memory, or nil.
+        the process that can map this shard's memory, or nil. ``borrow_s``: for how long a reader
+        of device memory means to keep it; not there when it copies.
 
         Answered with the bytes of each column, with its addresses (to a ``reader``), or with
         neither: then they come by ``read``. What is left in place is held under ``lease_id``.
@@ -146,6 +152,7 @@ class Gets:
         sent = {n: c for n, c in found.items() if n not in mapped and n not in streamed}
         in_payload = _stretches({name: column.num_bytes for name, column in sent.items()})
         in_ranges = _stretches({name: len(c.runs.starts) for name, c in mapped.items()})
+        lease_id = self._hold(request, mapped, streamed) if mapped or streamed else None
         answer = GetAnswer(
             columns={
                 name: _got(column, sent=in_payload.get(name), mapped=in_ranges.get(name))
@@ -153,7 +160,8 @@ class Gets:
             },
             payload=self._backend.read_ranges(*_ranges(sent)),
             ranges=_ranges(mapped),
-            lease_id=self._hold(request, mapped, streamed) if mapped or streamed else None,
+            lease_id=lease_id,
+            refs=self._lend(request, lease_id, mapped),
         )
         arrays = ArrayWriter()
         return Reply(body=answer.write(arrays), frames=arrays.frames)
@@ -162,6 +170,8 @@ class Gets:
         self, reader: Mapping[str, Any] | None, found: Mapping[str, FoundColumn]
     ) -> dict[str, FoundColumn]:
         """The columns that the reader is to read in place."""
+        if reader is not None and self._backend.slots is not None:
+            return self._on_device(found)
         if reader is None or not self._backend.capabilities.mappable:
             return {}
         here = {n: c for n, c in found.items() if self._backend.lies_in_memory(c.runs.starts)}
@@ -170,6 +180,30 @@ class Gets:
         if total - _num_bytes(here) > STREAM_FROM_BYTES:
             return {}  # what lies elsewhere is too much for one message: all of it is streamed
         return large if total - _num_bytes(large) <= STREAM_FROM_BYTES else here
+
+    def _on_device(self, found: Mapping[str, FoundColumn]) -> dict[str, FoundColumn]:
+        """Tensors that are lent where they lie, if that is worth a lease. The rest is sent."""
+        tensors = {
+            name: column
+            for name, column in found.items()
+            if column.specs[0].kind is FieldKind.TENSOR
+            and column.num_bytes
+            and self._backend.lies_on_device(column.runs.starts)
+        }
+        rest = _num_bytes(found) - _num_bytes(tensors)
+        is_worth_it = _num_bytes(tensors) >= MAP_FROM_BYTES and rest <= STREAM_FROM_BYTES
+        return tensors if is_worth_it else {}
+
+    def _lend(
+        self, request: Request, lease_id: int | None, mapped: Mapping[str, FoundColumn]
+    ) -> list[SlotRef]:
+        """The slots of device memory that a reader is to copy from."""
+        if lease_id is None or not mapped:
+            return []
+        borrow_s = request.body.get("borrow_s")
+        until_s = None if borrow_s is None else time.monotonic() + float(borrow_s)
+        reader = self._peers.key_of(request.body["reader"])
+        return self._loans.lend(lease_id, reader, list(mapped.values()), until_s)
 
     def _hold(
         self,
@@ -284,12 +318,17 @@ class Gets:
         return held if held is not None and held.key_name == request.key_name else None
 
     def _release(self, request: Request) -> Reply:
-        """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more."""
+        """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more. ``refs``: slots
+        that were copied from, to be checked before: what is not right any more is an error."""
         lease_ids = ArrayReader(request.frames).int64s(request.body["lease_ids"])
         reader = self._peers.key_of(request.body["reader"])
-        self._journal.released(reader, lease_ids.tolist())
-        self._store.release(reader, lease_ids.tolist())
-        self._on_free()
+        try:
+            self._loans.check(request.body.get("refs", ()))
+        finally:
+            self._loans.end(reader, lease_ids.tolist(), time.monotonic())
+            self._journal.released(reader, lease_ids.tolist())
+            self._store.release(reader, lease_ids.tolist())
+            self._on_free()
         return Reply(body={})
 
     def _end(self, lease_id: int) -> None:
@@ -301,6 +340,7 @@ class Gets:
         if self._outgoing.pop(lease_id, None) is None:  # not a get in chunks, so it is mapped
             self._journal.released(reader, [lease_id])
         self._deadlines.drop(lease_id)
+        self._loans.end(reader, [lease_id], time.monotonic())
         self._store.release(reader, [lease_id])
         self._on_free()
 

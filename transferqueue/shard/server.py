@@ -15,6 +15,7 @@ from transferqueue.backends.base import BackendConfig
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.shard.account import account, tags_left
 from transferqueue.shard.checkpoints import ShardCheckpoints
+from transferqueue.shard.device_loans import DeviceLoans
 from transferqueue.shard.gets import Gets
 from transferqueue.shard.hold import Hold
 from transferqueue.shard.inquiries import Inquiries
@@ -113,7 +114,8 @@ class ShardServer:
             account=lambda: account(self._store),
         )
         self._server.watch(self._uplink.stream.socket, self._uplink.hear)
-        access = self._backend.client_access()
+        access = self._backend.client_access() or self._backend.device_access()
+        self._loans = DeviceLoans(self._backend.slots)
         arena = None if access is None else str(access["token"])
         self._puts = Puts(
             server=self._server,
@@ -134,6 +136,7 @@ class ShardServer:
             peers=self._peers,
             journal=self._journal,
             arena=arena,
+            loans=self._loans,
             on_free=self._puts.admit,
         )
         self._checkpoints = ShardCheckpoints(
@@ -195,6 +198,7 @@ class ShardServer:
                 "pid_namespace": pid_namespace(),
                 "budget_bytes": self._budget.nbytes,
                 "arena": self._backend.client_access(),
+                "device": self._backend.device_access(),
                 "draining": False,
             },
         }
@@ -230,6 +234,8 @@ class ShardServer:
         self._checkpoints.tick(now_s)
         if self._spill is not None:
             self._spill.tick(now_s)
+        if self._loans.tick(now_s):
+            self._puts.admit()
         self._uplink.tick(now_s)
         self._journal.tick(now_s, self._size, self._snapshot)
         due = (
@@ -237,6 +243,7 @@ class ShardServer:
             self._puts.next_s(),
             self._gets.next_s(),
             self._checkpoints.next_s(),
+            self._loans.next_s(),
             None if self._spill is None else self._spill.next_s(),
         )
         return max(0.0, min(at_s for at_s in due if at_s is not None) - now_s)
@@ -277,6 +284,7 @@ class ShardServer:
     def _peer_gone(self, peer: str) -> None:
         """A process that had memory mapped has ended."""
         self._journal.gone(peer)
+        self._loans.process_gone(peer, self._store.reservations(), time.monotonic())
         self._store.peer_gone(peer)
         self._puts.admit()
 
@@ -330,6 +338,7 @@ class ShardServer:
                 "slabs": len(self._store.slabs),
                 "leases": len(self._store.leases),
                 "leased_bytes": self._store.leases.pinned_bytes(),
+                "loans_overdue": self._loans.num_overdue,
                 "held_bytes": self._store.leases.held_bytes,
                 "mapping_processes": len(self._peers),
                 "puts_under_way": self._store.num_puts_under_way,
