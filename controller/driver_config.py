@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from controller.pacing import PromptPacing
-from transferqueue.errors import ConfigError, near_names
+from controller.plain_settings import from_plain
+from transferqueue.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,20 +105,7 @@ class DriverConfig:
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> DriverConfig:
         """From plain values, such as a file's. ``ConfigError`` names a wrong key and near ones."""
-        known = [field.name for field in fields(cls)]
-        for key in settings:
-            if key not in known:
-                near = near_names(key, known)
-                meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-                raise ConfigError(f"no driver setting {key!r}; {meant}there are {known}")
-        values = dict(settings)
-        for name, kind in (("mode", Mode), ("transport", Transport)):
-            if name in values:
-                values[name] = _member(name, kind, values[name])
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise ConfigError(f"driver settings: {error}") from error
+        return from_plain(cls, "driver", settings)
 
     @property
     def update_rows(self) -> int:
@@ -136,12 +124,3 @@ class DriverConfig:
     def staleness_bound(self) -> int:
         """The oldest that a sample can be in this mode."""
         return {Mode.SYNC: 0, Mode.ONE_STEP_OFF: 1}.get(self.mode, self.max_staleness)
-
-
-def _member(name: str, kind: type[StrEnum], value: str) -> StrEnum:
-    known = [member.value for member in kind]
-    if value not in known:
-        near = near_names(str(value), known)
-        meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-        raise ConfigError(f"no {name} {value!r}; {meant}there are {known}")
-    return kind(value)

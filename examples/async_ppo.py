@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,7 +26,7 @@ import transferqueue as tq
 from controller.advantage_stage import Algorithm
 from controller.checkpoints import CheckpointFolder
 from controller.driver import PpoDriver
-from controller.driver_config import Mode, Transport
+from controller.driver_config import DriverConfig, Mode, Transport
 from controller.timeline import chrome_trace
 from examples.hosting import KINDS, hosted
 from examples.reporting.bytes_table import print_bytes_table, stage_traffic
@@ -34,18 +34,20 @@ from examples.reporting.curves import save_curves
 from examples.reporting.metrics_file import MetricsFile
 from examples.reporting.progress import progress
 from examples.reporting.tensorboard import board
+from examples.run_file import RunFile
 from examples.tiny.recipe import Recipe, role_factories, warm_up_to_file
 from examples.tiny.tasks import TASKS
 from transferqueue.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from controller.driver_config import DriverConfig
     from controller.step_report import StepReport
     from workers.role_groups import RoleGroups
     from workers.worker import RunningService
 
+RECIPE_OPTIONS = ("task", "algorithm", "seed", "batch_rows", "samples_per_prompt")
+DRIVER_OPTIONS = ("num_steps", "mode", "transport", "max_staleness", "checkpoint_every")
 NUM_ROLLOUTS = 2
 BUDGET_BYTES = 256 << 20
 
@@ -68,37 +70,32 @@ class Options:
 def parse(arguments: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     add = parser.add_argument
-    add("--steps", type=int, default=100, help="PPO updates (default: 100)")
-    add("--seed", type=int, default=0)
-    add("--task", choices=sorted(TASKS), default="addition")
-    add("--mode", choices=[one.value for one in Mode], default=Mode.FULLY_ASYNC.value)
-    add("--algorithm", choices=[one.value for one in Algorithm], default=Algorithm.GAE.value)
-    add("--transport", choices=[one.value for one in Transport], default=Transport.HANDLES.value)
-    add("--max-staleness", type=int, default=2, help="versions, of a sample's oldest token")
-    add("--batch-rows", type=int, default=512, help="samples of one update (default: 512)")
+    add("--config", type=Path, metavar="FILE", help="a TOML file; see examples/run_file.py")
+    add("--steps", type=int, dest="num_steps", help="PPO updates (default: 100)")
+    add("--seed", type=int, help="(default: 0)")
+    add("--task", help=f"{' or '.join(sorted(TASKS))} (default: addition)")
+    add("--mode", help=f"{', '.join(Mode)} (default: {Mode.FULLY_ASYNC})")
+    add("--algorithm", help=f"{', '.join(Algorithm)} (default: {Algorithm.GAE})")
+    add("--transport", help=f"{' or '.join(Transport)} (default: {Transport.HANDLES})")
+    add("--max-staleness", type=int, help="versions, of a sample's oldest token (default: 2)")
+    add("--batch-rows", type=int, help="samples of one update (default: 512)")
     add("--samples-per-prompt", type=int, help="(default: 4 where an algorithm compares, else 1)")
+    add("--checkpoint-every", type=int, metavar="N", help="updates (default: 0, no checkpoints)")
     add("--host", choices=KINDS, default="ray", help="where the roles run (default: ray)")
     add("--service", metavar="ADDRESS", help="a running service, instead of one of this process")
-    add("--checkpoint-every", type=int, default=0, metavar="N", help="updates; 0: no checkpoints")
     add("--resume", action="store_true", help="go on from the newest checkpoint under --out")
     add("--out", type=Path, help="folder for curves, metrics, timeline and checkpoints")
     add("--metrics", type=Path, help="JSON lines, one an update")
     add("--tensorboard", action="store_true", help="event files under --out as well")
     add("--plain", action="store_true", help="a line an update, no live display")
     given = parser.parse_args(arguments)
-    out = given.out or Path("runs") / f"{given.task}-seed{given.seed}"
     try:
-        recipe = recipe_of(given)
-        config = recipe.driver_config(
-            num_steps=given.steps,
-            mode=Mode(given.mode),
-            transport=Transport(given.transport),
-            max_staleness=given.max_staleness,
-            checkpoint_every=given.checkpoint_every,
-            lease_s=20.0,
-        )
+        written = RunFile() if given.config is None else RunFile.read(given.config)
+        recipe = Recipe.from_mapping(over(written.recipe, given, RECIPE_OPTIONS))
+        config = driver_config(recipe, over(written.driver, given, DRIVER_OPTIONS))
     except ConfigError as error:
         parser.error(str(error))
+    out = given.out or Path("runs") / f"{recipe.task}-seed{recipe.seed}"
     return Options(
         recipe=recipe,
         config=config,
@@ -112,17 +109,22 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     )
 
 
-def recipe_of(given: argparse.Namespace) -> Recipe:
-    """The recipe that the command line asks for."""
-    algorithm = Algorithm(given.algorithm)
-    compares = algorithm.reads_groups and not algorithm.has_greedy_rows
-    return Recipe(
-        task=given.task,
-        algorithm=algorithm,
-        seed=given.seed,
-        batch_rows=given.batch_rows,
-        samples_per_prompt=given.samples_per_prompt or (4 if compares else 1),
-    )
+def over(
+    written: Mapping[str, Any], given: argparse.Namespace, names: Sequence[str]
+) -> dict[str, Any]:
+    """What the file says, and over it what the command line does."""
+    said = {name: getattr(given, name) for name in names}
+    return {**written, **{name: value for name, value in said.items() if value is not None}}
+
+
+def driver_config(recipe: Recipe, settings: Mapping[str, Any]) -> DriverConfig:
+    """What the recipe leaves open. ``ConfigError`` also for what follows from the recipe."""
+    rows = {"prompts_per_step", "samples_per_prompt", "stage_rows"}
+    for name in rows & settings.keys():
+        raise ConfigError(f"driver setting {name!r} follows from the recipe: set its rows there")
+    every = {"num_steps": 100, "mode": Mode.FULLY_ASYNC.value, "lease_s": 20.0, **settings}
+    checked = DriverConfig.from_mapping({**every, "prompts_per_step": 1})
+    return recipe.driver_config(**{name: getattr(checked, name) for name in every})
 
 
 @contextmanager

@@ -6,7 +6,8 @@ The task has answers of very different lengths: exponential, as ServeGen (arXiv:
 the output lengths of language models in production to be. A rollout takes a fixed time for each
 column of tokens, as a serving engine does, so a batch takes as long as its longest answer. All
 modes start from the same warm-up, see as many samples and make as many updates; the time is taken
-until each has the accuracy that all of them reach. Writes a table and ``modes.png``.
+until each has the accuracy (the mean of three evaluations) that all of them reach. Writes a table
+and ``modes.png``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from controller.driver import PpoDriver
 from controller.driver_config import Mode
 from controller.timeline import busy_time, chrome_trace
 from examples.hosting import hosted
-from examples.reporting.comparison import ModeRun, Point, print_comparison, save_comparison
+from examples.reporting.comparison import (
+    ModeRun,
+    Point,
+    print_comparison,
+    print_seeds,
+    save_comparison,
+)
 from examples.tiny.recipe import Recipe, role_factories, warm_up_to_file
 
 if TYPE_CHECKING:
@@ -145,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     (options.out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     print_comparison(runs)
+    print_seeds(runs)
     save_comparison(runs, options.out / "modes.png")
     print(f"picture: {options.out / 'modes.png'}   timelines: {options.out}/timeline-*.json")
 

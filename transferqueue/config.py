@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import ConfigError
+from transferqueue.replication.settings import GuardSettings, guard_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 ADDRESS_VARIABLE = "TRANSFERQUEUE_ADDRESS"
 KEY_FILE_VARIABLE = "TRANSFERQUEUE_KEY_FILE"
@@ -29,7 +30,14 @@ MAX_SHARDS = 1 << 15
 
 MIB = 1 << 20
 
+FETCH_BYTES_PER_S = 128 * MIB
+"""At the least, of a shard that gets its rows from another one of its host."""
+
 _KEY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_BACKEND_NAME = re.compile(r"[A-Za-z0-9_-]{1,24}")
+
+SPILL_NAME = "spill"
+"""The backend that slabs move to when memory is full. Nothing is put there."""
 
 
 def address_from_environment() -> str | None:
@@ -75,12 +83,71 @@ class SpillConfig:
                 f"0 <= spill_low <= spill_high <= 1 must hold, got {self.low} and {self.high}"
             )
 
+    @staticmethod
+    def files_id(service_id: str) -> str:
+        """In the names of spilled files: so the arena may lie in the same folder."""
+        return f"{service_id}.{SPILL_NAME}"
+
     def to_plain(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> SpillConfig:
         return cls(**plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherBackend:
+    """A backend of every shard beside its default one, for what a partition says belongs there."""
+
+    name: str
+    """By which ``create_partition(backend=...)`` names it."""
+    backend: str
+    """Of the ``transferqueue.backends`` entry points."""
+    budget_bytes: int
+    """Of each shard. Where it is full puts wait, whatever room the others have."""
+    arena_dir: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _BACKEND_NAME.fullmatch(self.name) or self.name == SPILL_NAME:
+            raise ConfigError(
+                f"backends: a name has up to 24 letters, digits, '-' and '_', and is not "
+                f"{SPILL_NAME!r}, got {self.name!r}"
+            )
+        if type(self.budget_bytes) is not int or self.budget_bytes < MIB:
+            raise ConfigError(
+                f"backends[{self.name!r}]: budget_bytes must be an int from 1 MiB on, got "
+                f"{self.budget_bytes!r}"
+            )
+        check_json(f"backends[{self.name!r}]: options", self.options)
+
+    @property
+    def arena_folder(self) -> str:
+        """Where its files are, if it keeps any."""
+        return self.arena_dir or default_arena_dir()
+
+    def files_id(self, service_id: str) -> str:
+        """In the names of its files: so it may share a folder with others of the shard."""
+        return f"{service_id}.{self.name}"
+
+    def to_plain(self) -> dict[str, Any]:
+        return {**asdict(self), "options": dict(self.options)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> OtherBackend:
+        return cls(**plain)
+
+    @classmethod
+    def of(cls, name: str, settings: Mapping[str, Any]) -> OtherBackend:
+        """As callers give it: ``backend`` is the name where it is left out."""
+        try:
+            return cls(**{"name": name, "backend": name, **settings})
+        except TypeError as error:
+            raise ConfigError(
+                f"backends[{name!r}] needs budget_bytes and may have backend, arena_dir and "
+                f"options, got {settings!r}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +164,10 @@ class ServiceConfig:
     arena_dir: str | None = None
     """Folder of the backend's files. ``None``: of ``shm`` ``$TRANSFERQUEUE_ARENA_DIR`` or
     ``/dev/shm``; ``disk`` must be given one."""
+    backends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Others that every shard has beside it, by the names that ``create_partition(backend=...)``
+    has for them: ``{"disk": {"budget_bytes": 64 << 30, "arena_dir": "/data"}}``, and ``backend``
+    where the name is not that of an entry point, and ``options``."""
     spill_dir: str | None = None
     """Folder on a disk to which the coldest slabs go when memory fills up. Gets find them there."""
     spill_bytes: int | None = None
@@ -116,6 +187,12 @@ class ServiceConfig:
     prefault: bool = False
     """Take all memory of the budget from the start, in the background: a page costs ten times more
     at its first use than later."""
+    replicas: int = 1
+    """Copies of every row, 1 or 2. With two, a put or a clear is acknowledged when both have it; a
+    shard that loses its rows gets them from the other copy. Each shard keeps the second copy of
+    another one's rows, so rows take twice their bytes of all budgets together."""
+    copy_bytes_per_s: float = 512 * MIB
+    """At which a copy that was lost is made again, by each shard in the background."""
     restart: bool = True
     """Whether a process that dies is started again, with what it held."""
     in_process: bool = False
@@ -137,8 +214,10 @@ class ServiceConfig:
             raise ConfigError(f"budget_bytes must be at least 1 MiB, got {self.budget_bytes}")
         if self.start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s must be positive, got {self.start_timeout_s}")
+        self._check_replicas()
         self._check_read_keys()
-        self._check_backend_options()
+        check_json("backend_options", self.backend_options)
+        self._check_others()
         self.spill()
         if self.in_process and self.host is not None:
             raise ConfigError(
@@ -168,14 +247,26 @@ class ServiceConfig:
 
     @property
     def storage_bytes(self) -> int:
-        """What each shard can hold, in memory and where it spills to."""
-        return self.budget_bytes + (self.spill_bytes or 0)
+        """What each shard can hold, in all of its backends and where it spills to."""
+        others = sum(other.budget_bytes for other in self.others())
+        return self.budget_bytes + others + (self.spill_bytes or 0)
 
-    def _check_backend_options(self) -> None:
-        try:
-            json.dumps(dict(self.backend_options))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"backend_options are values that JSON has: {error}") from error
+    def others(self) -> tuple[OtherBackend, ...]:
+        """Those of ``backends``."""
+        return tuple(OtherBackend.of(name, given) for name, given in self.backends.items())
+
+    def _check_others(self) -> None:
+        if any(other.name == self.backend for other in self.others()):
+            raise ConfigError(
+                f"backends: {self.backend!r} is the default one's name; give the other another "
+                f"name and backend={self.backend!r}"
+            )
+
+    @property
+    def restart_timeout_s(self) -> float:
+        """How long a process has that is started again: it may get all of its rows from another."""
+        extra_s = 0.0 if self.replicas == 1 else self.storage_bytes / FETCH_BYTES_PER_S
+        return self.start_timeout_s + extra_s
 
     @property
     def arena_folder(self) -> str:
@@ -192,8 +283,41 @@ class ServiceConfig:
             "backend_options": options,
             "budget_bytes": self.budget_bytes,
             "arena_dir": self.arena_dir,
+            "others": [other.to_plain() for other in self.others()],
             "spill": None if spill is None else spill.to_plain(),
         }
+
+    def _check_replicas(self) -> None:
+        if self.replicas not in (1, 2) or type(self.replicas) is not int:
+            raise ConfigError(f"replicas must be 1 or 2, got {self.replicas!r}")
+        if self.copy_bytes_per_s <= 0:
+            raise ConfigError(f"copy_bytes_per_s must be positive, got {self.copy_bytes_per_s}")
+        if self.replicas == 1:
+            return
+        if self.shards < 2:
+            raise ConfigError(
+                f"replicas=2 needs 2 shards, since no shard keeps both copies of a row; got "
+                f"shards={self.shards}"
+            )
+        if self.backends:
+            raise ConfigError(
+                f"replicas=2 keeps second copies in the default backend alone; leave out "
+                f"backends={sorted(self.backends)}"
+            )
+        if self.in_process or not self.restart:
+            raise ConfigError(
+                "replicas=2 is of use where a shard that dies is started again; leave out "
+                "in_process=True and restart=False"
+            )
+
+    def guard(self, slot: int, endpoint_of: Callable[[int], str]) -> dict[str, Any] | None:
+        """What the shard of a slot is told of the one that keeps its second copy, plain values."""
+        if self.replicas == 1:
+            return None
+        guard = guard_of(slot, self.shards)
+        return GuardSettings(
+            slot=guard, endpoint=endpoint_of(guard), bytes_per_s=self.copy_bytes_per_s
+        ).to_plain()
 
     def _check_read_keys(self) -> None:
         for name, partitions in self.read_keys.items():
@@ -201,6 +325,14 @@ class ServiceConfig:
                 raise ConfigError(f"a key's name has letters, digits, '-' and '_', got {name!r}")
             if isinstance(partitions, str):
                 raise ConfigError(f"read_keys[{name!r}]: a list of partitions, got {partitions!r}")
+
+
+def check_json(what: str, values: Mapping[str, Any]) -> None:
+    """`ConfigError` for what does not go to another process as it is."""
+    try:
+        json.dumps(dict(values))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{what} are values that JSON has: {error}") from error
 
 
 class Transport(StrEnum):

@@ -5,6 +5,7 @@
     TransferQueueError
     ├── ConfigError                     (ValueError) a setting that cannot work
     │   ├── ArenaTooSmall               the arena's directory cannot hold the budget
+    │   ├── PackageMissing              a part needs a package that is not installed
     │   ├── NoKey                       a TCP service, and no client key for it
     │   ├── DeviceMissing               no such GPU in this process
     │   ├── DeviceFull                  a GPU has not as much memory free
@@ -32,12 +33,14 @@
     │   │   └── UnknownColumn           (KeyError) a DataProto does not
     │   ├── UnknownPartition
     │   ├── UnknownTask
+    │   ├── UnknownBackend
     │   ├── UnknownTag
     │   ├── FieldsMissing               some rows lack a field
     │   ├── RowsGone                    rows were cleared
     │   ├── TransferExpired             a put or get that a shard no longer keeps for its client
     │   ├── ArenaReplaced               a shard began anew, and its memory is another one
-    │   └── RowsLost                    rows were on a shard that is gone for good
+    │   ├── RowsLost                    rows were on a shard that is gone for good
+    │   └── NoSecondCopy                a shard has no complete copy of another one's rows
     ├── ShardDraining                   a shard takes no new samples any more
     ├── FieldExists                     a cell is written once
     ├── PutCut                          new fields are stored for some of the samples only
@@ -63,6 +66,7 @@
     ├── UidsUsedUp                      a shard has given every uid that it may give
     ├── NoService                       no address given and no running service found
     ├── NotAllowed                      the key of this client does not allow it
+    ├── TooManyRequests                 a read key asked more often than it may
     ├── ServiceFailed                   a service process did not start or has died
     ├── JournalDamaged                  what a restarted process should go on from cannot be trusted
     ├── CheckpointError
@@ -149,6 +153,19 @@ class ArenaTooSmall(ConfigError):
             f"{directory} has {available:,} bytes free, the budget needs {needed:,}. Give the "
             f"container a larger one (docker run --shm-size={-(-needed // (1 << 20))}m), lower "
             f"budget_bytes, or set arena_dir (or $TRANSFERQUEUE_ARENA_DIR) to a larger directory."
+        )
+
+
+class PackageMissing(ConfigError):
+    """A part that was asked for needs a package that is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(package, extra)
+
+    def __str__(self) -> str:
+        package, extra = self.args
+        return (
+            f"package {package!r} is not installed: pip install 'transferqueue-dataplane[{extra}]'"
         )
 
 
@@ -436,6 +453,23 @@ class UnknownTask(_UnknownName):
     noun = "task"
 
 
+class UnknownBackend(_UnknownName):
+    """The shards have no backend of this name."""
+
+    noun = "backend"
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(name, near_names(name, known))
+        self.args = (name, list(known))
+
+    def __str__(self) -> str:
+        name, known = self.args
+        return (
+            f"no backend {name!r}; the shards have {', '.join(sorted(known))} (others by "
+            f"serve(backends=...)){_did_you_mean(near_names(name, known))}"
+        )
+
+
 class UnknownTag(_UnknownName):
     """No sample of the partition carries this tag."""
 
@@ -479,6 +513,17 @@ class RowsLost(Missing):
     def __str__(self) -> str:
         num_lost, num_rows, slots = self.args
         return f"{num_lost} of {num_rows} rows were on shard(s) {slots}, which are gone."
+
+
+class NoSecondCopy(Missing):
+    """Rows of a shard that does not answer were asked for where their second copy should be."""
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(slot)
+
+    def __str__(self) -> str:
+        (slot,) = self.args
+        return f"there is no complete second copy of the rows of shard {slot}."
 
 
 class TransferExpired(Missing):
@@ -708,14 +753,22 @@ class StorageFull(DeadlineExceeded):
     """No space came free in time."""
 
     def __init__(
-        self, needed_bytes: int, free_bytes: int, budget_bytes: int, waited_s: float, shard: int
+        self,
+        needed_bytes: int,
+        free_bytes: int,
+        budget_bytes: int,
+        waited_s: float,
+        shard: int,
+        backend: str = "",
     ) -> None:
-        super().__init__(needed_bytes, free_bytes, budget_bytes, waited_s, shard)
+        """``backend``: which of several is full."""
+        super().__init__(needed_bytes, free_bytes, budget_bytes, waited_s, shard, backend)
 
     def __str__(self) -> str:
-        needed, free, budget, waited_s, shard = self.args
+        needed, free, budget, waited_s, shard, backend = self.args
         return (
-            f"shard {shard}: {needed:,} bytes needed, {free:,} of {budget:,} free after "
+            f"shard {shard}: {needed:,} bytes needed, {free:,} of {budget:,} free"
+            f"{f' in its backend {backend!r}' if backend else ''} after "
             f"{waited_s:.1f} s; clear consumed samples, raise budget_bytes, or add shards."
         )
 
@@ -826,6 +879,20 @@ class NotAllowed(TransferQueueError):
     def __str__(self) -> str:
         key, op, why = self.args
         return f"the key {key!r} does not allow {op!r}: {why}; connect with the client key."
+
+
+class TooManyRequests(TransferQueueError):
+    """A key that only reads asked more often than it may. Nothing was looked up."""
+
+    def __init__(self, key: str, per_s: float) -> None:
+        super().__init__(key, per_s)
+
+    def __str__(self) -> str:
+        key, per_s = self.args
+        return (
+            f"the read key {key!r} may begin {per_s:g} requests a second at each process of the "
+            f"service, and has begun more; ask again in a moment."
+        )
 
 
 class ServiceFailed(TransferQueueError):
@@ -1015,7 +1082,7 @@ class BytesDamaged(TransferQueueError):
         where, at_byte, why = self.args
         return (
             f"{where}, from byte {at_byte:,} on: {why}; the samples that lie there are lost, "
-            f"clear them and put them again. Look at the disk (dmesg, smartctl)."
+            f"clear them and put them again. Look at what they lie on (a disk: dmesg, smartctl)."
         )
 
 

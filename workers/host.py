@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.dispatch import Bridge, HandlePart, StageReply, Traffic
+from transferqueue.dispatch import Bridge, HandlePart, StageReply, Traffic, tell
 from transferqueue.dispatch.outputs import is_column
 from transferqueue.errors import WrongOutput
 from transferqueue.view import DataProto, DataProtoFuture
@@ -170,8 +170,11 @@ class WorkerHost:
         )
 
     def report(self) -> list[dict[str, Any]]:
-        """`Traffic.rows` of this rank."""
-        return self._traffic.rows()
+        """`Traffic.rows` of this rank; the service has heard all of them then."""
+        rows = self._traffic.rows()
+        if rows:
+            tell(self._client.get(), self._traffic, at_once=True)
+        return rows
 
     def place_in(self, role: str, mesh: str) -> tuple[int, bool]:
         """Part and collecting of this rank by a mesh that its worker declared."""

@@ -6,7 +6,7 @@ in a file of the run's folder; from then on weights come through the service.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import torch
 
 from controller.advantage_stage import AdvantageStage, Algorithm
 from controller.driver_config import DriverConfig, Mode, Transport
+from controller.plain_settings import from_plain
 from controller.ppo_settings import KlPlace, PpoSettings
 from controller.score_summary import ScoreSummary
 from examples.tiny.evaluation import greedy_accuracy
@@ -76,6 +77,17 @@ class Recipe:
     held_out_problems: int = 512
     token_s: float = 0.0
     """Time that a rollout takes for a token, whatever the batch; 0: as fast as it can."""
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, Any]) -> Recipe:
+        """From plain values. ``ConfigError`` names a wrong key, also of the task, and near ones.
+        Where an algorithm compares the answers to a prompt, there are 4 of them by default."""
+        recipe = from_plain(cls, "recipe", settings)
+        if "samples_per_prompt" not in settings:
+            least = recipe.settings.least_samples_per_prompt
+            recipe = replace(recipe, samples_per_prompt=4 if least > 1 else 1)
+        recipe.make_task()
+        return recipe
 
     @property
     def settings(self) -> PpoSettings:

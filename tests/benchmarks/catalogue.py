@@ -9,7 +9,7 @@ from tests.benchmarks.workloads.claiming import ClaimCrowd, Samplers, Streams
 from tests.benchmarks.workloads.complex_columns import ComplexColumns
 from tests.benchmarks.workloads.coordinator import Coordinator, Wake
 from tests.benchmarks.workloads.dispatch import Dispatch
-from tests.benchmarks.workloads.durability import Checkpoint, JournalCost, Recovery
+from tests.benchmarks.workloads.durability import Checkpoint, JournalCost, Recovery, ReplicaCost
 from tests.benchmarks.workloads.handle_algebra import HandleAlgebra
 from tests.benchmarks.workloads.loopback import Loopback
 from tests.benchmarks.workloads.many_clients import Crowd, ManyClients
@@ -42,6 +42,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ClaimCrowd(),
     Streams(),
     JournalCost(),
+    ReplicaCost(),
     Recovery(),
     Checkpoint(),
 )

@@ -1,7 +1,8 @@
-"""``python -m tests.chaos.service_program BUDGET_BYTES [HOST]``: a service, and a hand on it.
+"""A service, and a hand on it: ``python -m tests.chaos.service_program SETTINGS``.
 
-Reads one JSON line at a time: ``{"signal": 9, "names": ["shard-0"]}`` sends a signal to processes
-of the service, ``{}`` only asks. Answers each with its state.
+``SETTINGS``: of `tq.serve`, as JSON. Reads one JSON line at a time: ``{"signal": 9, "names":
+["shard-0"]}`` sends a signal to processes of the service, ``{}`` only asks. Answers each with its
+state.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import transferqueue as tq
 NUM_SHARDS = 2
 
 
-def main(budget_bytes: str, host: str | None = None) -> None:
-    with tq.serve(shards=NUM_SHARDS, budget_bytes=int(budget_bytes), host=host) as service:
+def main(settings: str) -> None:
+    with tq.serve(shards=NUM_SHARDS, **json.loads(settings)) as service:
         description = json.loads(service.key_file.with_name("service.json").read_text())
         for line in chain([b"{}"], sys.stdin.buffer):
             _answer(service, description["endpoints"], line)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUDGET_BYTES = 256 << 20
+SPILLING_BUDGET_BYTES, SPILL_BYTES = 6 << 20, 512 << 20
+"""Where most of what is kept goes to a disk."""
+
 NUM_WORKERS = 8
 ROWS_PER_WORKER = 1 << 32
 """A worker that follows a killed one has numbers of its own."""
@@ -53,6 +56,8 @@ class Outcome:
     leases: int
     puts_under_way: int
     had_two_hosts: bool
+    num_spilled: int
+    """Slabs on the disk, and those that went there in the last lives of the shards."""
 
 
 class ServiceProcess:
@@ -183,12 +188,13 @@ class Trouble:
         self._hosts.set_link(up=True)
 
 
-def soak(seconds: float, seed: int, folder: Path) -> Outcome:
-    """Trouble for so long, then peace, and a look at what is there. ``folder``: for records."""
+def soak(seconds: float, seed: int, folder: Path, *, spill: bool = False) -> Outcome:
+    """Trouble for so long, then peace, and a look at what is there. ``folder``: for records, and
+    for what is spilled."""
     has_hosts = reason_to_skip() is None
     with ExitStack() as stack:
         hosts = stack.enter_context(TwoHosts(delay_ms=DELAY_MS, loss=LOSS)) if has_hosts else None
-        service = ServiceProcess(_service_command(hosts))
+        service = ServiceProcess(_service_command(hosts, folder / "spilled" if spill else None))
         stack.callback(service.close)
         near, keys = service.state["endpoints"][0], service.state["keys"]
         with tq.connect(near, keys=ClientKeys.load(Path(keys))) as client:
@@ -205,6 +211,7 @@ def soak(seconds: float, seed: int, folder: Path) -> Outcome:
             workers.close()
             wait_until(lambda: _is_whole(service), timeout_s=20)
             ledger = read_records(workers.records())
+            spilled = [shard["spill"] for shard in client.status()["shards"] if shard["spill"]]
             found = Found(kept=_all_kept(client, ledger), flow=_all_that_flows(client, ledger))
             return Outcome(
                 broken=broken_promises(ledger, found),
@@ -213,6 +220,7 @@ def soak(seconds: float, seed: int, folder: Path) -> Outcome:
                 num_restarts=service.state["num_restarts"],
                 failures=service.state["failures"],
                 had_two_hosts=has_hosts,
+                num_spilled=sum(disk["moved"] + disk["slabs"] for disk in spilled),
                 **_left_after_clearing(client),
             )
 
@@ -221,9 +229,16 @@ def _env() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
 
 
-def _service_command(hosts: TwoHosts | None) -> list[str]:
-    command = [sys.executable, "-m", "tests.chaos.service_program", str(BUDGET_BYTES)]
-    return command if hosts is None else hosts.command(hosts.near, *command, NEAR)
+def _service_command(hosts: TwoHosts | None, spill_dir: Path | None) -> list[str]:
+    settings: dict[str, Any] = {"budget_bytes": BUDGET_BYTES}
+    if spill_dir is not None:
+        spill_dir.mkdir()
+        settings = {"budget_bytes": SPILLING_BUDGET_BYTES, "spill_dir": str(spill_dir)}
+        settings["spill_bytes"] = SPILL_BYTES
+    if hosts is not None:
+        settings["host"] = NEAR
+    program = [sys.executable, "-m", "tests.chaos.service_program", json.dumps(settings)]
+    return program if hosts is None else hosts.command(hosts.near, *program)
 
 
 def _worker_commands(
@@ -290,9 +305,11 @@ def _left_after_clearing(client: tq.Client) -> dict[str, int]:
 
     def left() -> dict[str, int]:
         shards = client.status()["shards"]
+        on_disk = sum(shard["spill"]["used_bytes"] for shard in shards if shard["spill"])
         return {
-            what: sum(shard[what] for shard in shards)
-            for what in ("used_bytes", "leases", "puts_under_way")
+            "used_bytes": on_disk + sum(shard["used_bytes"] for shard in shards),
+            "leases": sum(shard["leases"] for shard in shards),
+            "puts_under_way": sum(shard["puts_under_way"] for shard in shards),
         }
 
     with contextlib.suppress(AssertionError):

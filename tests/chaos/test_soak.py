@@ -21,10 +21,11 @@ AS_PROMISED = {"NotReady", "LeaseExpired", "UnknownClaim", "StorageFull", "RowsC
 
 @pytest.mark.slow
 def test_a_minute_of_kills_stops_and_cuts_breaks_no_promise(tmp_path: Path) -> None:
-    outcome = soak(SECONDS, seed=1, folder=tmp_path)
+    outcome = soak(SECONDS, seed=1, folder=tmp_path, spill=True)
     assert outcome.broken == []
     assert outcome.failures == []
     assert outcome.num_restarts > 0
+    assert outcome.num_spilled > 0
     assert min(len(outcome.ledger.put[KEPT]), len(outcome.ledger.acked)) > 20
     assert outcome.ledger.put[FLOW]
     unexpected = {

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import transferqueue as tq
+from transferqueue.client import lease_returns
 from transferqueue.net.server import Request
 from transferqueue.shard.server import ShardServer
 from transferqueue.wire import ops
@@ -84,6 +85,12 @@ def assert_equal_counts(make: Callable[[int], Callable[[], Any]]) -> None:
 def service() -> Iterator[tq.Service]:
     with tq.serve(shards=2, budget_bytes=256 << 20) as service:
         yield service
+
+
+@pytest.fixture(autouse=True)
+def _leases_end_on_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether one has ended in time to go along with the next request depends on the time."""
+    monkeypatch.setattr(lease_returns, "LARGE_BYTES", -1)
 
 
 @pytest.fixture(params=["shm", "ipc"])
@@ -214,7 +221,7 @@ class LoneShard:
             frames=[memoryview(frame) for frame in frames],
             received_s=0.0,
         )
-        self._shard._server._handle(request, None)
+        self._shard._server._handle(request)
         answer = self._answers.pop()
         assert answer.op == "ok", answer.body
         return answer

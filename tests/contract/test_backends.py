@@ -14,8 +14,8 @@ from tests.gpu.needs_cuda import needs_cuda
 from transferqueue.backends.device import DeviceBackend
 from transferqueue.backends.disk import DiskBackend
 from transferqueue.backends.heap import HeapBackend
+from transferqueue.backends.several import Member, SeveralBackends
 from transferqueue.backends.shm import ShmBackend
-from transferqueue.backends.tiered import TieredBackend, spill_config
 from transferqueue.devices.fake_machine import FakeMachine
 from transferqueue.testing.backend_contract import CHECKS, Faults, check_backend
 from transferqueue.testing.broken import ContractBroken
@@ -49,12 +49,16 @@ def maker_of(name: str, folder: Path) -> Maker:
     return make
 
 
-def tiered(folder: Path) -> Maker:
+def several(folder: Path, default: int) -> Maker:
     def make(config: BackendConfig) -> Backend:
         config = replace(config, directory=str(folder))
         memory = ShmBackend.open(config)
-        disk = spill_config(config, directory=str(folder), nbytes=config.budget_bytes)
-        return TieredBackend(memory, DiskBackend.open(replace(disk, recover=memory.recovered)))
+        disk = DiskBackend.open(replace(config, service_id=f"{config.service_id}.disk"))
+        members = [
+            Member(name=name, backend=backend, budget_bytes=config.budget_bytes)
+            for name, backend in (("shm", memory), ("disk", disk))
+        ]
+        return SeveralBackends(members, default=default)
 
     return make
 
@@ -66,15 +70,19 @@ def on_device(name: str) -> Maker:
     return make
 
 
-@pytest.fixture(params=[*BACKENDS, "tiered", "host device", "fake gpu", CUDA])
+SEVERAL = {"several": 0, "several, the second": 1}
+"""Number of the default one."""
+
+
+@pytest.fixture(params=[*BACKENDS, *SEVERAL, "host device", "fake gpu", CUDA])
 def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
     name = request.param
     if name == "fake gpu":
         machine = FakeMachine.create(tmp_path, memory_bytes=12 << 20)
         name = machine.name_of(machine.uuids[0])
     with no_leaks(str(tmp_path)):
-        if name == "tiered":
-            yield tiered(tmp_path)
+        if name in SEVERAL:
+            yield several(tmp_path, SEVERAL[name])
         elif name in BACKENDS:
             yield maker_of(name, tmp_path)
         else:

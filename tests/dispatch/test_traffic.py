@@ -45,3 +45,16 @@ def test_it_prints_as_a_table() -> None:
     assert "critic.compute_values" in text
     assert "100 of them never looked at" in text
     assert "through the controller 1,234" in text
+
+
+def test_what_was_told_is_not_told_again_and_what_was_not_is() -> None:
+    traffic = Traffic()
+    traffic.add("r", "m", {"f": FieldCounts(read_bytes=5, calls=1)})
+    first = traffic.take_untold(10.0, again_after_s=1.0)
+    traffic.add("r", "m", {"f": FieldCounts(read_bytes=2, calls=1)})
+    assert traffic.take_untold(10.5, again_after_s=1.0) == []
+    traffic.not_told(first, 12.0)
+    assert traffic.take_untold(11.5, again_after_s=1.0) == []
+    (row,) = traffic.take_untold(12.0, again_after_s=1.0)
+    assert (row["read_bytes"], row["calls"]) == (7, 2)
+    assert traffic.rows()[0]["read_bytes"] == 7

@@ -32,14 +32,14 @@ def handle_of(text: str) -> tq.BatchHandle:
 
 def write_half(client: tq.Client, argument: str) -> None:
     """In the middle of a put, with space reserved and some of it written."""
-    whole = MappedPut.write
+    whole = MappedPut.fill
 
     def write(put: MappedPut, answer: Any) -> None:
         whole(put, answer)
         say(writing=True)
         hear()
 
-    MappedPut.write = write  # type: ignore[method-assign]
+    MappedPut.fill = write  # type: ignore[method-assign]
     client.put({"x": torch.ones(int(argument), 1 << 18)}, partition="half")
 
 

@@ -16,7 +16,7 @@ import torch
 import transferqueue as tq
 from tests.waiting import wait_until
 from transferqueue.client.device_side import DeviceSide
-from transferqueue.client.local_memory import release
+from transferqueue.client.lease_returns import release
 from transferqueue.client.part_gets import PartGet
 from transferqueue.devices.fake_gpu import FakeGpu
 from transferqueue.devices.fake_machine import FakeMachine, Fault

@@ -6,6 +6,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -137,6 +138,22 @@ def test_a_reader_is_lent_no_memory_whoever_it_says_it_is(
             answer = _ask(endpoint, keys, ops.GET, body, frames)
             got = GetAnswer.read(answer.body, ArrayReader(answer.frames))
             assert (got.columns["wide"].mapped is not None) == is_mapped
+
+
+def test_a_reader_ends_nobodys_lease_whatever_its_request_says(
+    service: tq.Service, handles: dict[str, tq.BatchHandle]
+) -> None:
+    key, endpoint = service.read_keys("dashboard"), _shard_endpoint(service)
+    body, frames = _get_body(handles["train"])
+    with tq.connect(service.address, keys=service.client_keys) as client:
+        held = client.get(handles["train"])
+        lease_ids = np.arange(64, dtype=np.int64).tobytes()
+        ended = {"reader": client._ops._memory.process, "lease_ids": lease_ids}
+        for keys, num_leases in ((key, 1), (service.client_keys, 0)):
+            answer = _ask(endpoint, keys, ops.GET, {**body, ops.ENDED: ended}, frames)
+            _ask(endpoint, keys, ops.READ_DONE, {"lease_id": answer.body["lease_id"]})
+            assert client.status()["shards"][0]["leases"] == num_leases
+        del held
 
 
 def test_no_answer_holds_what_a_connection_could_be_taken_over_with(

@@ -13,7 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from controller.advantage_stage import Algorithm
+from controller.driver_config import Mode
 from examples import async_ppo
+from examples.tiny.addition import Addition
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 240.0
@@ -68,6 +71,9 @@ def test_a_run_is_resumed_and_can_be_looked_at_on_a_timeline(tmp_path: Path) -> 
         (["--algorithm", "grpo", "--samples-per-prompt", "1"], "leaves 0 others"),
         (["--batch-rows", "10", "--samples-per-prompt", "4"], "no multiple of"),
         (["--steps", "0"], "num_steps must be at least 1, got 0"),
+        (["--task", "adition"], "no task 'adition'; did you mean 'addition'"),
+        (["--mode", "async"], "no mode 'async'; did you mean 'sync' or 'fully_async'"),
+        (["--config", "nowhere.toml"], "nowhere.toml: [Errno 2]"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(
@@ -76,6 +82,54 @@ def test_what_cannot_be_is_refused_before_anything_starts(
     with pytest.raises(SystemExit):
         async_ppo.parse(options)
     assert message in capsys.readouterr().err
+
+
+def test_a_file_says_what_to_run_and_the_command_line_has_the_last_word(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        """
+        [recipe]
+        algorithm = "grpo"
+        batch_rows = 64
+        actor_learning_rate = 1
+        task_options = {digits = 3, reversed_answer = true}
+        [driver]
+        num_steps = 7
+        mode = "one_step_off"
+        evaluate_every = 3
+        """
+    )
+    options = async_ppo.parse(["--config", str(path), "--steps", "9", "--seed", "4"])
+    recipe, config = options.recipe, options.config
+    assert (recipe.algorithm, recipe.batch_rows, recipe.seed) == (Algorithm.GRPO, 64, 4)
+    assert recipe.make_task() == Addition(digits=3, reversed_answer=True)
+    assert (config.num_steps, config.mode, config.evaluate_every) == (9, Mode.ONE_STEP_OFF, 3)
+    assert (config.samples_per_prompt, config.prompts_per_step) == (4, 16)
+    assert options.out == Path("runs/addition-seed4")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[driver]\nmax_stalenes = 1", "no driver setting 'max_stalenes'; did you mean 'max_stale"),
+        ("[recipe]\nbatch_row = 1", "no recipe setting 'batch_row'; did you mean 'batch_rows'"),
+        ("[recipe]\nbatch_rows = '64'", "batch_rows='64' is no int"),
+        ("[recipe]\nalgorithm = 'gea'", "no algorithm 'gea'; did you mean 'gae'"),
+        ("[recipe.task_options]\ndigit = 3", "no parameter of task 'addition' 'digit'; did you"),
+        ("[driver]\nsamples_per_prompt = 4", "follows from the recipe"),
+        ("[drivers]\n", "did you mean 'driver'"),
+        ("driver = 3", "'driver' is a table"),
+        ("[driver", "run.toml: "),
+    ],
+)
+def test_a_wrong_key_or_value_of_a_file_is_named(
+    tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(SystemExit):
+        async_ppo.parse(["--config", str(path)])
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow

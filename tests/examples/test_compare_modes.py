@@ -38,10 +38,13 @@ def run(mode: str, *points: tuple[float, float]) -> ModeRun:
 
 
 def test_the_same_accuracy_is_what_every_run_reaches() -> None:
-    runs = [run("sync", (1, 0.2), (2, 0.9)), run("async", (1, 0.5), (3, 0.7), (4, 0.6))]
-    assert common_accuracy(runs) == 0.7
-    assert [one.seconds_to(0.7) for one in runs] == [2, 3]
-    assert runs[1].seconds_to(0.8) is None
+    sync = run("sync", (1, 0.0), (2, 0.6), (3, 0.9), (4, 0.9))
+    behind = run("async", (1, 0.3), (2, 0.9), (3, 0.6), (4, 0.3))
+    assert [p.accuracy for p in sync.smoothed] == pytest.approx([0.0, 0.3, 0.5, 0.8])
+    assert [p.seconds for p in sync.smoothed] == [1, 2, 3, 4]
+    assert common_accuracy([sync, behind]) == pytest.approx(0.6)
+    assert [one.seconds_to(0.59) for one in (sync, behind)] == [4, 2]
+    assert behind.seconds_to(0.7) is None
 
 
 def test_idle_is_when_no_trainer_is_at_work_and_waiting_when_it_has_no_batch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -288,3 +289,55 @@ def test_a_call_that_is_sent_again_leaves_its_peer_the_time_that_is_left() -> No
     assert (again.request_id, again.body["timeout_s"]) == (call.request_id, 3.0)
     (again,) = pending.settle(state(call, UNKNOWN), 99.0)
     assert again.body["timeout_s"] == 0.0
+
+
+# -- peers that say nothing -----------------------------------------------------------------------
+
+
+def impatient(call: Call) -> Call:
+    return dataclasses.replace(call, silence_s=1.0)
+
+
+def test_a_call_fails_when_its_peer_says_nothing_at_all_for_as_long_as_it_allows() -> None:
+    one, other = impatient(calls(1)[0]), impatient(calls(1, "ipc://b")[0])
+    pending = PendingCalls([one, other])
+    pending.first(0.0)
+    assert pending.give_up_silent(0.9) == []
+    pending.settle(state(other, WORKING), 0.9)
+    assert pending.next_ask_s() <= 1.0
+    assert pending.give_up_silent(1.0) == [one]
+    assert pending
+    pending.settle(answer(other), 1.5)
+    assert not pending
+    silent, answered = pending.outcomes()
+    assert isinstance(silent, ServiceUnreachable)
+    assert silent.args == ("ipc://a", "op", 1.0)
+    assert isinstance(answered, Message)
+
+
+def test_a_call_that_allows_any_silence_waits_for_its_deadline() -> None:
+    (call,) = calls(1)
+    pending = PendingCalls([call])
+    pending.first(0.0)
+    assert pending.give_up_silent(99.0) == []
+    assert pending
+
+
+def test_a_flow_ends_when_its_peer_falls_silent() -> None:
+    taken = Taken()
+    made = Flow(
+        endpoint="ipc://a",
+        op="op",
+        calls=map(impatient, calls(9)),
+        num_calls=9,
+        window=2,
+        take=taken.take,
+    )
+    pending = PendingFlows([made])
+    first = pending.first(0.0)
+    pending.settle(reply(first[0]), 0.5)
+    assert pending.give_up_silent(1.4) == []
+    assert len(pending.give_up_silent(1.5)) == 2
+    assert not pending
+    with pytest.raises(ServiceUnreachable):
+        pending.raise_failure()

@@ -11,9 +11,9 @@ import torch
 from tests.recovery.shard_in_process import InProcess, in_process
 from tests.recovery.test_shard_journal import Worker, account_of
 from tests.waiting import wait_until
-from transferqueue.backends.tiered import DISK, TieredBackend
+from transferqueue.backends.several import ADDRESS_BITS, SeveralBackends
 from transferqueue.config import SpillConfig
-from transferqueue.errors import BytesDamaged
+from transferqueue.errors import RowsLost
 from transferqueue.journal.file import read_journal
 from transferqueue.shard import spill
 from transferqueue.shard.allocator import RangeAllocator
@@ -23,7 +23,10 @@ from transferqueue.shard.recovery import Recovery
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from transferqueue.backends.base import Backend
+
 MIB = 1 << 20
+DISK = 1 << ADDRESS_BITS
 
 
 def always(folder: Path) -> SpillConfig:
@@ -35,10 +38,12 @@ def never(folder: Path) -> SpillConfig:
     return SpillConfig(directory=str(folder), nbytes=16 * MIB, high=1.0, low=1.0)
 
 
-def backend_of(running: InProcess) -> TieredBackend:
-    backend = running.shard._backend
-    assert isinstance(backend, TieredBackend)
-    return backend
+def backend_of(running: InProcess) -> SeveralBackends:
+    return running.shard._backend
+
+
+def disk_of(running: InProcess) -> Backend:
+    return backend_of(running).members[1].backend
 
 
 def is_told(running: InProcess) -> bool:
@@ -46,18 +51,19 @@ def is_told(running: InProcess) -> bool:
     records = read_journal(running.journal_path)
     assert records is not None
     backend = backend_of(running)
-    found = Recovery(0, backend.extents)
+    found = Recovery(0, backend.extents_at)
     found.replay(records)
     addresses, nbytes = found.ranges_in_use()
     on_disk = addresses >= DISK
     memory = RangeAllocator.from_used(backend.capacity_bytes, addresses[~on_disk], nbytes[~on_disk])
+    room = disk_of(running).capacity_bytes
     disk = RangeAllocator.from_used(
-        backend.disk.capacity_bytes, addresses[on_disk] - DISK, nbytes[on_disk], whole_pages=True
+        room, addresses[on_disk] - DISK, nbytes[on_disk], whole_pages=True
     )
     return (
         account_of(found.store) == account_of(running.shard._store)
         and memory.used_bytes == backend.used_bytes
-        and disk.used_bytes == backend.disk.used_bytes
+        and disk.used_bytes == disk_of(running).used_bytes
     )
 
 
@@ -92,9 +98,9 @@ def test_a_kill_in_the_middle_of_a_move_loses_nothing(tmp_path: Path, reached: s
 
         def move() -> None:
             shard, backend = running.shard, backend_of(running)
-            moving = Move(shard._store, shard._store.slabs.movable(DISK))
+            moving = Move(shard._store, shard._store.slabs.movable(0, DISK))
             assert len(moving.slab_ids) == 2
-            found = backend.spill(moving.ranges())
+            found = backend.copy_to(1, moving.ranges())
             assert found is not None
             if reached == "copied":
                 return
@@ -107,7 +113,7 @@ def test_a_kill_in_the_middle_of_a_move_loses_nothing(tmp_path: Path, reached: s
 
         running.restart_shard(1, last=move)
         backend = backend_of(running)
-        assert (backend.disk.used_bytes > 0) == (reached != "copied")
+        assert (disk_of(running).used_bytes > 0) == (reached != "copied")
         assert (backend.used_bytes > 0) == (reached == "copied")
         for epoch in (2, 3):
             got = running.client.get_columns(handle[kept])
@@ -118,7 +124,7 @@ def test_a_kill_in_the_middle_of_a_move_loses_nothing(tmp_path: Path, reached: s
             running.restart_shard(epoch)
         running.client.clear(handle)
         wait_until(lambda: backend_of(running).used_bytes == 0)  # the last lease is on its way back
-        assert backend_of(running).disk.used_bytes == 0
+        assert disk_of(running).used_bytes == 0
 
 
 def test_a_move_that_cannot_be_written_down_does_not_happen(
@@ -137,7 +143,7 @@ def test_a_move_that_cannot_be_written_down_does_not_happen(
             )
             handle = running.client.put({"x": torch.ones(8, 50_000)})
             assert running.client.get(handle)["x"].sum() == 400_000
-            assert backend_of(running).disk.used_bytes == 0
+            assert disk_of(running).used_bytes == 0
             assert backend_of(running).used_bytes > 0
         wait_until(lambda: backend_of(running).used_bytes == 0)
         assert running.client.get(handle)["x"].sum() == 400_000
@@ -148,15 +154,18 @@ def test_without_the_file_on_the_disk_its_rows_alone_are_lost(tmp_path: Path) ->
     with in_process(tmp_path, spill=always(tmp_path)) as running:
         spilled = running.client.put({"x": torch.ones(8, 50_000)})
         wait_until(lambda: backend_of(running).used_bytes == 0)
-        held = running.client.get(running.client.put({"x": torch.ones(8, 50_000)}))
+        beside = running.client.put({"x": torch.ones(8, 50_000)})
+        held = running.client.get(beside)
 
         def spoil() -> None:
             for path in tmp_path.glob("*.spill-*"):
                 path.unlink()
 
         running.restart_shard(1, spoil)
-        with pytest.raises(BytesDamaged, match="the file ends before them"):
+        with pytest.raises(RowsLost, match="8 of 8"):
             running.client.get(spilled)
+        assert held["x"].sum() == 400_000
+        assert running.client.get(beside)["x"].sum() == 400_000
         del held
         again = running.client.put({"x": torch.ones(8, 50_000)})
         wait_until(lambda: backend_of(running).used_bytes == 0)

@@ -4,6 +4,7 @@ process; after a second restart too, which starts from nothing but a dump."""
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 import transferqueue as tq
 from tests.recovery.shard_in_process import InProcess, in_process
 from tests.waiting import wait_until
+from transferqueue.coordinator.parked import GONE_AFTER_S, PROBE_S
 from transferqueue.errors import FieldsMissing, NotReady, RowsGone, RowsLost
 
 if TYPE_CHECKING:
@@ -193,3 +195,22 @@ def test_what_came_and_went_while_there_was_no_coordinator_is_not_told(running: 
     assert client.select("p", where=tq.tag("step") == 500).uids.tolist() == lost.uids.tolist()
     assert len(client.select("p")) == 4
     assert running.shard._uplink._outbox._next_number < 10
+
+
+def test_a_put_that_waits_for_its_quota_keeps_its_place_while_the_shards_link_is_down(
+    tmp_path: Path,
+) -> None:
+    """A shard asks once, and a client that is gone for so long would be forgotten."""
+    with in_process(tmp_path) as running, ThreadPoolExecutor(1) as thread:
+        client = running.client
+        client.create_partition("p", max_rows=1)
+        first = client.put({"x": [1]}, partition="p")
+        waiting = thread.submit(client.put, {"x": [2]}, partition="p")
+        parked = running.coordinator._parked
+        wait_until(lambda: len(parked) == 1)
+        probe, parked._probe = parked._probe, lambda request: False
+        time.sleep(PROBE_S + GONE_AFTER_S + 0.5)
+        assert len(parked) == 1
+        parked._probe = probe
+        client.clear(first)
+        assert len(waiting.result(10)) == 1

@@ -9,7 +9,7 @@ from hypothesis.stateful import invariant, rule
 
 from tests.shard.test_store import BUDGET, Filler, StoreMachine, plan_of
 from transferqueue.backends.heap import HeapBackend
-from transferqueue.backends.tiered import DISK, TieredBackend
+from transferqueue.backends.several import ADDRESS_BITS, Member, SeveralBackends
 from transferqueue.fields import FieldSpec
 from transferqueue.shard.coldness import Marks
 from transferqueue.shard.journal import ShardJournal
@@ -21,15 +21,23 @@ DENSE = FieldSpec(dtype="uint8", shape=(5,))
 DISK_BYTES = BUDGET // 8
 
 
+DISK = 1 << ADDRESS_BITS
+
+
+def two(memory_bytes: int, disk_bytes: int) -> SeveralBackends:
+    sizes = {"memory": memory_bytes, "spill": disk_bytes}
+    return SeveralBackends(
+        [Member(name=n, backend=HeapBackend(size), budget_bytes=size) for n, size in sizes.items()]
+    )
+
+
 class SpillingStoreMachine(StoreMachine):
     """The same rules and the same model."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.backend = TieredBackend(  # type: ignore[assignment]
-            HeapBackend(BUDGET), HeapBackend(DISK_BYTES)
-        )
-        self.disk = self.backend.disk  # type: ignore[attr-defined]
+        self.backend = two(BUDGET, DISK_BYTES)  # type: ignore[assignment]
+        self.disk = self.backend.members[1].backend  # type: ignore[attr-defined]
         self.store = Store(slot=3, space=self.backend)
         self.filler = Filler(self.store, self.backend)
         self.wanted = 0
@@ -71,7 +79,7 @@ TestSpillingStoreMachine.settings = settings(max_examples=60, stateful_step_coun
 
 
 def test_rows_that_are_left_are_packed_in_their_order_and_free_what_they_leave() -> None:
-    backend = TieredBackend(HeapBackend(BUDGET), HeapBackend(BUDGET))
+    backend = two(BUDGET, BUDGET)
     store = Store(slot=0, space=backend)
     reservation = store.reserve(plan_of("p", 6, {"x": (DENSE, [])}), "w")
     assert reservation is not None
@@ -79,11 +87,11 @@ def test_rows_that_are_left_are_packed_in_their_order_and_free_what_they_leave()
     backend.write(at, memoryview(bytes(range(30))))
     uids = store.commit(reservation.put_id).uids
     store.clear("p", uids[[0, 3, 4]])
-    move = Move(store, store.slabs.movable(DISK))
+    move = Move(store, store.slabs.movable(0, DISK))
     assert [(s.tolist(), n.tolist()) for s, n in move.ranges()] == [
         ([at + 5, at + 10, at + 25], [5, 5, 5])
     ]
-    found = backend.spill(move.ranges())
+    found = backend.copy_to(1, move.ranges())
     assert found is not None
     backend.free(*move.to(*found))
     assert backend.used_bytes == 0
@@ -91,7 +99,8 @@ def test_rows_that_are_left_are_packed_in_their_order_and_free_what_they_leave()
     assert backend.read_ranges(runs.starts, runs.sizes).tobytes() == bytes(
         [*range(25, 30), *range(5, 15)]
     )
-    assert len(store.slabs.movable(DISK)) == 0
+    assert len(store.slabs.movable(0, DISK)) == 0
+    assert len(store.slabs.movable(DISK, 2 * DISK)) == 1
     store.clear("p", None)
-    assert backend.disk.used_bytes == 0
+    assert backend.members[1].backend.used_bytes == 0
     assert np.count_nonzero(store.slabs.num_rows) == 0

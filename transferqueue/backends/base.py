@@ -3,7 +3,9 @@
 A backend gives out **ranges of an address space of its own**. An address is an int64 that names a
 byte; ``address + k`` names the k-th byte after it within the same range. What an address means is
 the backend's affair: an offset into an arena of shared memory, or a number that a table turns into
-an object and an offset. The shard keeps the address of each slab and asks for any bytes within.
+an object and an offset. The shard keeps the address of each slab and asks for any bytes within. It
+may have several backends and tells them apart by the bits from the 56th on, so addresses are below
+2**56.
 
 Life of a slab::
 
@@ -15,7 +17,8 @@ Life of a slab::
 * ``seal`` says that these bytes are complete. They never change again, and only now may be read.
 * ``free`` returns any part of reserved or sealed ranges; the rest stays as it was. The shard frees
   only what no reader looks at. ``used_bytes`` falls by exactly the bytes freed (an object store
-  that can only drop whole objects keeps them, and must count them, until the last byte is freed).
+  that can only drop whole objects keeps them, and must count them, until the last byte is freed:
+  ``whole_slabs``).
 
 One thread, that of the shard, makes all calls. A call returns within milliseconds; one that waits
 for a device or a network keeps the shard's other requests waiting for as long.
@@ -24,7 +27,8 @@ What to write. ``open``, the seven steps of a slab's life (``reserve``, ``writab
 ``seal``, ``read_into``, ``readable``, ``free``), the sums (``capacity_bytes``, ``used_bytes``,
 ``largest_free``, ``extents``) and ``close``. `AllocatingBackend` has ``reserve``, ``free`` and the
 sums for an address space of fixed size; `ArenaBackend` has all but ``open`` and ``close`` for bytes
-in ordinary memory. The rest has a default: say more only where the backend can do more.
+in ordinary memory; `ObjectBackend` turns each slab into an object of a store. The rest has a
+default: say more only where the backend can do more.
 
 After a failure:
 
@@ -41,7 +45,8 @@ an address was never given    ``ValueError``, and nothing was read or written
 ``adopt`` raised              nothing was adopted (``ValueError``: ranges overlap or lie outside)
 bytes came back changed,      `BytesDamaged` for reads of those bytes alone, from every backend that
 or too few                    gives its bytes out of hand: to a disk, a network, another process.
-                              Never a wrong value
+                              Never a wrong value. One that says ``leaves_process`` need not look:
+                              the shard remembers a digest of each page and compares
 the process was killed        nothing is owed unless ``outlives_process``. Then ``open`` with
                               ``recover=True`` finds every sealed byte; ``adopt`` says which of them
                               are still wanted, and the room of all others is free again. A range
@@ -127,6 +132,11 @@ class Capabilities:
     """Another host's backend of the same kind can read what was sealed here."""
     needs_registration: bool = False
     """Memory must be registered with the transport before it can be read from or written to."""
+    leaves_process: bool = False
+    """Sealed bytes go to a process or machine that is not ours, and nobody checks what comes back:
+    then the shard does (`CheckedBackend`). Not together with ``outlives_process``."""
+    whole_slabs: bool = False
+    """The room of a slab comes back when its last byte is freed, and not before."""
 
 
 class Backend(Closing):
@@ -166,11 +176,11 @@ class Backend(Closing):
     def extents(self, nbytes: Sequence[int]) -> Int64s:
         """How many bytes ``reserve`` takes for each size: the size and its padding after it."""
 
-    def reserve_for_saved(self, nbytes: Sequence[int]) -> tuple[Int64s, Int64s] | None:
-        """As ``reserve``, for bytes that come from a checkpoint rather than from a put: addresses
-        and extents. A backend of several may take them to where it would move them anyhow."""
-        found = self.reserve(nbytes)
-        return None if found is None else (found, self.extents(nbytes))
+    def extents_at(self, addresses: Int64s, nbytes: Sequence[int]) -> Int64s:
+        """As ``extents``, of ranges that were reserved at these addresses. The same, unless one
+        backend is made of several."""
+        del addresses
+        return self.extents(nbytes)
 
     @abstractmethod
     def writable(self, address: int, nbytes: int) -> memoryview:

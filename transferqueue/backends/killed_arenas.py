@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from transferqueue.backends.arena_owner import find_arena
-from transferqueue.backends.tiered import spill_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,10 +13,13 @@ if TYPE_CHECKING:
 
 
 def remove_killed_arenas(config: ServiceConfig, service_id: str, slots: Iterable[int]) -> None:
-    """Files of these shards that no process owns, in memory and on the disk."""
+    """Files of these shards that no process owns, in all of their backends."""
     places = [(config.arena_folder, service_id)]
-    if config.spill_dir is not None:
-        places.append((config.spill_dir, spill_id(service_id)))
+    for other in config.others():
+        places.append((other.arena_folder, other.files_id(service_id)))
+    spill = config.spill()
+    if spill is not None:
+        places.append((spill.directory, spill.files_id(service_id)))
     for slot in slots:
         for directory, name in places:
             arena = find_arena(directory, name, slot)

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 from transferqueue.backends.base import Backend
+from transferqueue.backends.checked import checked
 from transferqueue.errors import ConfigError, near_names
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ _BUILT_IN = {
     "device": "transferqueue.backends.device:DeviceBackend",
     "disk": "transferqueue.backends.disk:DiskBackend",
     "heap": "transferqueue.backends.heap:HeapBackend",
+    "mooncake": "transferqueue.backends.mooncake:MooncakeBackend",
     "shm": "transferqueue.backends.shm:ShmBackend",
 }
 """Known without installed metadata, so that a source tree on ``sys.path`` works too."""
@@ -49,8 +51,8 @@ def load_backend(name: str) -> type[Backend]:
 
 
 def open_backend(name: str, config: BackendConfig) -> Backend:
-    """Start a backend by name."""
-    return load_backend(name).open(config)
+    """Start a backend by name, with checks of what it reads if its bytes leave the process."""
+    return checked(load_backend(name).open(config), name)
 
 
 def _installed() -> dict[str, str]:

@@ -7,7 +7,7 @@ keeps as much memory from being reused as before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from transferqueue.uids import decode_uids, encode_uids
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 ROWS, COLUMN, SUMS = "rows", "column", "sums"
 
@@ -56,6 +56,8 @@ class SavedPartition:
     name: str
     uids: np.ndarray  # int64[rows], rising
     columns: Sequence[SavedColumn]
+    backends: Mapping[str, str] = field(default_factory=dict)
+    """Which backend its fields go to, as it was declared."""
 
 
 def to_records(partitions: Iterable[SavedPartition], sums: np.ndarray) -> Iterator[Record]:
@@ -70,20 +72,28 @@ def to_records(partitions: Iterable[SavedPartition], sums: np.ndarray) -> Iterat
 
 def from_records(records: Iterable[Record]) -> tuple[list[SavedPartition], np.ndarray]:
     """Inverse of `to_records`. ``LookupError``, ``ValueError`` or `Malformed` for others."""
-    found: list[tuple[str, np.ndarray, list[SavedColumn]]] = []
+    found: list[tuple[dict[str, Any], np.ndarray, list[SavedColumn]]] = []
     sums = np.empty(0, dtype=np.int64)
     for record in records:
         arrays = ArrayReader(record.frames)
         if record.kind == ROWS:
             codes = [decode_uids(arrays.get_bytes(frame).data) for frame in record.body["uids"]]
             uids = np.concatenate([np.empty(0, np.int64), *codes])
-            found.append((str(record.body["partition"]), uids, []))
+            found.append((record.body, uids, []))
         elif record.kind == COLUMN:
             _, uids, columns = found[-1]
             columns.append(_read_column(record.body, len(uids), arrays))
         elif record.kind == SUMS:
             sums = arrays.int64s(record.body["sums"])
-    partitions = [SavedPartition(name=name, uids=u, columns=columns) for name, u, columns in found]
+    partitions = [
+        SavedPartition(
+            name=str(body["partition"]),
+            uids=uids,
+            columns=columns,
+            backends=dict(body.get("backends", {})),
+        )
+        for body, uids, columns in found
+    ]
     return partitions, sums
 
 
@@ -93,7 +103,7 @@ def _rows(partition: SavedPartition) -> Record:
     for start in range(0, len(partition.uids), MAX_UIDS):
         code = encode_uids(partition.uids[start : start + MAX_UIDS])
         codes.append(arrays.add_bytes(np.frombuffer(code, np.uint8)))
-    body = {"partition": partition.name, "uids": codes}
+    body = {"partition": partition.name, "uids": codes, "backends": dict(partition.backends)}
     return Record(kind=ROWS, body=body, frames=arrays.frames)
 
 

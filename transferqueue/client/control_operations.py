@@ -249,15 +249,6 @@ class ControlOperations:
         shards = await self._caller.shards(calls, timeout_s=self._timeout(timeout_s))
         return {**coordinator.body, "shards": [shard.body for shard in shards]}
 
-    async def held(
-        self, *, partition: str | None = None, timeout_s: float | None = None
-    ) -> dict[str, Any]:
-        answer = await self._caller.coordinator(
-            ops.HELD, {"partition": partition}, timeout_s=self._timeout(timeout_s)
-        )
-        held: dict[str, Any] = answer.body["held"]
-        return held
-
 
 def _specs(plain: Mapping[str, Any]) -> dict[str, FieldSpec]:
     return {str(name): FieldSpec.from_wire(spec) for name, spec in plain.items()}

@@ -67,6 +67,42 @@ class Inquiries:
     def _endpoint(self, slot: int) -> str:
         return self._session.shard(slot).endpoint
 
+    # -- held -----------------------------------------------------------------------------------
+
+    async def held(
+        self, *, partition: str | None = None, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        timeout_s = self._config.timeout_s if timeout_s is None else timeout_s
+        body = {"partition": partition}
+        answer = await self._caller.coordinator(ops.HELD, body, timeout_s=timeout_s)
+        slots = sorted(self._session.slots)
+        calls = [Call(endpoint=self._endpoint(slot), op=ops.STORED, body=body) for slot in slots]
+        held: dict[str, Any] = answer.body["held"]
+        for shard in await self._caller.shards(calls, timeout_s=timeout_s):
+            _add_stored(held, shard.body["stored"])
+        return held
+
+    # -- picture --------------------------------------------------------------------------------
+
+    async def picture(
+        self, partition: str, *, columns: int = 512, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        answer = await self._caller.coordinator(
+            ops.PICTURE,
+            {"partition": partition, "columns": columns},
+            timeout_s=self._config.timeout_s if timeout_s is None else timeout_s,
+        )
+        body, arrays = answer.body, ArrayReader(answer.frames)
+        return {
+            **body,
+            "ends": arrays.int64s(body["ends"]),
+            "fields": {name: arrays.get(levels) for name, levels in body["fields"].items()},
+            "tasks": {
+                task: {state: arrays.get(levels) for state, levels in states.items()}
+                for task, states in body["tasks"].items()
+            },
+        }
+
     # -- describe -------------------------------------------------------------------------------
 
     async def describe(
@@ -114,7 +150,8 @@ class Inquiries:
         for part, answer in zip(parts, answers, strict=True):
             places = np.arange(len(uids))[part.rows]
             for field, cells in answer.body["fields"].items():
-                _add_field(rows, places, str(field), cells, ArrayReader(answer.frames))
+                backends = [str(name) for name in answer.body["backends"]]
+                _add_field(rows, places, str(field), cells, backends, ArrayReader(answer.frames))
 
 
 def _name_putters(waits: list[dict[str, Any]], shards: dict[int, Any]) -> None:
@@ -128,6 +165,18 @@ def _name_putters(waits: list[dict[str, Any]], shards: dict[int, Any]) -> None:
         putters = by_place.get((str(wait["who"]), str(wait["partition"])))
         if wait["kind"] == "put" and putters:
             wait["who"] = f"{putters.popleft()} ({wait['who']})"
+
+
+def _add_stored(held: dict[str, Any], stored: dict[str, Any]) -> None:
+    """Sums over shards of the bytes of each field by backend, with partitions that are held."""
+    for partition, fields in stored.items():
+        if partition not in held:
+            continue
+        backends = held[partition].setdefault("backends", {})
+        for field, by_backend in fields.items():
+            sums = backends.setdefault(field, {})
+            for name, num_bytes in by_backend.items():
+                sums[name] = sums.get(name, 0) + num_bytes
 
 
 def _checked_uids(uids: Sequence[int]) -> np.ndarray:
@@ -188,19 +237,28 @@ def _add_tasks(rows: list[dict[str, Any]], body: Any, arrays: ArrayReader) -> No
 
 
 def _add_field(
-    rows: list[dict[str, Any]], places: np.ndarray, field: str, cells: Any, arrays: ArrayReader
+    rows: list[dict[str, Any]],
+    places: np.ndarray,
+    field: str,
+    cells: Any,
+    backends: Sequence[str],
+    arrays: ArrayReader,
 ) -> None:
     at = arrays.int64s(cells["at"])
     nbytes = arrays.int64s(cells["nbytes"]).tolist()
     specs = [FieldSpec.from_wire(spec) for spec in cells["specs"]]
     of_cell = arrays.get_optional(cells["of_cell"])
     which = [0] * len(at) if of_cell is None else of_cell.tolist()
-    for place, num_bytes, number in zip(places[at].tolist(), nbytes, which, strict=True):
+    where = arrays.int64s(cells["backend"]).tolist()
+    for place, num_bytes, number, in_backend in zip(
+        places[at].tolist(), nbytes, which, where, strict=True
+    ):
         spec = specs[number]
         cell = rows[place]["fields"].setdefault(field, {"ready": False})
         cell.update(
             stored=True,
             bytes=num_bytes,
+            backend=backends[in_backend],
             dtype=spec.dtype,
             shape=list(spec.shape),
             ragged_dim=spec.ragged_dim,

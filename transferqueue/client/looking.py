@@ -1,4 +1,4 @@
-"""The part of both faces that looks at a service and changes nothing."""
+"""The part of both faces that looks at a service and changes nothing of what it holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from transferqueue.client.reports import Status
 from transferqueue.net.sync_channel import run_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from transferqueue.client.operations import Operations
 
@@ -27,8 +27,9 @@ class Looking:
     ) -> dict[str, Any]:
         """What is held and by whom, by partition: rows and bytes by field, by task, by age and by
         the line of code that put them (``rows_by_site``). Bytes of fields are counted; those of
-        groups of samples are their cells times the mean cell of each field."""
-        return run_blocking(self._ops.control.held(partition=partition, timeout_s=timeout_s))
+        groups of samples are their cells times the mean cell of each field. ``backends``: by field
+        and backend the bytes that are there, padding included."""
+        return run_blocking(self._ops.inquiries.held(partition=partition, timeout_s=timeout_s))
 
     def waits(
         self, *, partition: str | None = None, limit: int = 100, timeout_s: float | None = None
@@ -64,6 +65,27 @@ class Looking:
             self._ops.inquiries.describe(partition, uids=uids, limit=limit, timeout_s=timeout_s)
         )
 
+    def tell_stages(
+        self, rows: Sequence[Mapping[str, Any]], *, timeout_s: float | None = None
+    ) -> None:
+        """Add to what `status` tells of stages: rows as `dispatch.Traffic` has them. Declared
+        methods do it by themselves."""
+        run_blocking(self._ops.upkeep.tell_stages(rows, timeout_s=timeout_s))
+
+    def picture(
+        self, partition: str, *, columns: int = 512, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """A partition drawn small: its samples, oldest first, in at most ``columns`` stretches.
+
+        ``fields``: name to uint8 ``[columns]``, how many in 255 of a stretch have the field (255:
+        all, 0: none); ``tasks``: name to state (``claimed``, ``acked``, ``dead_letter``) to the
+        same; ``ends`` ``[columns]``: the first sample after each stretch. ``staleness``: samples by
+        how many policy versions they are behind ``newest_version``, the last class open.
+        """
+        return run_blocking(
+            self._ops.inquiries.picture(partition, columns=columns, timeout_s=timeout_s)
+        )
+
     def links(self) -> list[dict[str, Any]]:
         """How this process reaches each shard, and why not in a better way; asks nobody."""
         return self._ops.inquiries.links()
@@ -82,7 +104,7 @@ class AsyncLooking:
         self, *, partition: str | None = None, timeout_s: float | None = None
     ) -> dict[str, Any]:
         """See `Client.held`."""
-        return await self._ops.control.held(partition=partition, timeout_s=timeout_s)
+        return await self._ops.inquiries.held(partition=partition, timeout_s=timeout_s)
 
     async def waits(
         self, *, partition: str | None = None, limit: int = 100, timeout_s: float | None = None
@@ -104,6 +126,18 @@ class AsyncLooking:
         return await self._ops.inquiries.describe(
             partition, uids=uids, limit=limit, timeout_s=timeout_s
         )
+
+    async def tell_stages(
+        self, rows: Sequence[Mapping[str, Any]], *, timeout_s: float | None = None
+    ) -> None:
+        """See `Client.tell_stages`."""
+        await self._ops.upkeep.tell_stages(rows, timeout_s=timeout_s)
+
+    async def picture(
+        self, partition: str, *, columns: int = 512, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """See `Client.picture`."""
+        return await self._ops.inquiries.picture(partition, columns=columns, timeout_s=timeout_s)
 
     def links(self) -> list[dict[str, Any]]:
         """See `Client.links`."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from transferqueue.client.assembly import GotPart
 from transferqueue.client.device_columns import LentRanges
-from transferqueue.client.local_memory import release
+from transferqueue.client.lease_returns import release
 from transferqueue.errors import TransferExpired
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
     from transferqueue.client.device_access import DeviceAccess
     from transferqueue.client.device_side import DeviceSide
-    from transferqueue.client.local_memory import Lease
+    from transferqueue.client.lease_returns import Lease
     from transferqueue.client.placement import Part
     from transferqueue.client.session import Caller
-    from transferqueue.wire.format import Message
+    from transferqueue.wire.format import Buffer, Message
     from transferqueue.wire.get import GotColumn
+
+
+SILENCE_S = 1.0
+"""A shard that says nothing at all for so long may be gone: a get goes to the second copy, where
+there is one, and back when that does not answer either. One that is there says within
+milliseconds that it is working."""
 
 
 class PartGet:
@@ -35,8 +41,16 @@ class PartGet:
     and then `done` gives it back and `check_held` tells whether it was right to the end.
     """
 
-    def __init__(self, part: Part, caller: Caller, side: DeviceSide | None = None) -> None:
-        """``side``: the device that the bytes go to, from that of the shard where it can."""
+    def __init__(
+        self,
+        part: Part,
+        caller: Caller,
+        *,
+        at_guard: bool = False,
+        side: DeviceSide | None = None,
+    ) -> None:
+        """``at_guard``: get it from the second copy. ``side``: the device that the bytes go to,
+        from that of the shard where it can."""
         self._side = side
         self._loan: tuple[int, DeviceAccess] | None = None  # lease of device memory
         self.columns: Mapping[str, GotColumn] = {}
@@ -44,6 +58,8 @@ class PartGet:
         self._part = part
         self._caller = caller
         self._memory = caller.memory
+        self._guard = caller.session.guard_of(part.slot)
+        self._at_guard = at_guard and self._guard is not None
         self._lease: Lease | None = None
         self._stream_id: int | None = None
 
@@ -67,14 +83,24 @@ class PartGet:
             "reader": self._reader(),
             "timeout_s": timeout_s,
         }
-        shard = self._caller.session.shard(part.slot, num_rows=part.num_rows, of_rows=len(uids))
+        slot = part.slot
+        if self._at_guard and self._guard is not None:
+            body["copy_of"], slot = part.slot, self._guard
+        shard = self._caller.session.shard(slot, num_rows=part.num_rows, of_rows=len(uids))
         self._endpoint = shard.endpoint
-        return Call(endpoint=shard.endpoint, op=ops.GET, body=body, frames=arrays.frames)
+        return self._call(ops.GET, body, arrays.frames)
+
+    def _call(self, op: str, body: dict[str, Any], frames: Sequence[Buffer] = ()) -> Call:
+        """One that fails soon when nobody is there, where somebody else has the same rows."""
+        silence_s = None if self._guard is None else SILENCE_S
+        return Call(endpoint=self._endpoint, op=op, body=body, frames=frames, silence_s=silence_s)
 
     def _reader(self) -> dict[str, Any] | None:
         """This process, if it can read the shard's memory itself."""
         slot = self._part.slot
-        self._access = self._lending()
+        self._access = None if self._at_guard else self._lending()
+        if self._at_guard:
+            return None
         if self._access is not None:
             return {**self._memory.process, "arena": self._access.token}
         return self._memory.process_for(slot) if self._memory.reaches(slot) else None
@@ -157,13 +183,11 @@ class PartGet:
 
     def _reads(self, num_chunks: int) -> Iterator[Call]:
         for chunk in range(num_chunks):
-            body = {"lease_id": self._stream_id, "chunk": chunk}
-            yield Call(endpoint=self._endpoint, op=ops.READ, body=body)
+            yield self._call(ops.READ, {"lease_id": self._stream_id, "chunk": chunk})
 
     def done(self) -> Call:
         """Give back what the shard held."""
-        body = {"lease_id": self._stream_id}
-        return Call(endpoint=self._endpoint, op=ops.READ_DONE, body=body)
+        return self._call(ops.READ_DONE, {"lease_id": self._stream_id})
 
     def check_held(self, answer: Message) -> None:
         """TransferExpired when the shard gave the space on before the last chunk was through: some

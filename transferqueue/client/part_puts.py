@@ -12,11 +12,12 @@ from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.chunks import MAX_FRAMES, WINDOW_CHUNKS, ChunkGrid
-from transferqueue.wire.put import ColumnPlan, PutPlan
+from transferqueue.wire.put import BY_WRITE, ColumnPlan, PutPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from transferqueue.client.assembly import ColumnRows
     from transferqueue.client.batch import Batch
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.client.placement import Part
@@ -86,41 +87,60 @@ class InlinePut(PartPut):
 
 
 class MappedPut(PartPut):
-    """The shard's memory is mapped here: one copy, from the caller's memory to its place."""
+    """The shard's memory is mapped here: one copy, from the caller's memory to its place. Columns
+    that the shard keeps elsewhere go there in chunks."""
 
-    def __init__(self, rows: PartRows, memory: LocalMemory) -> None:
+    def __init__(self, rows: PartRows, memory: LocalMemory, endpoint: str) -> None:
         super().__init__(rows)
         self._memory = memory
+        self._endpoint = endpoint
 
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
         return {"payload": None, "writer": self._memory.process_for(self.rows.slot)}
 
-    def write(self, answer: Message) -> None:
-        """Copy each column to where the shard has reserved space for it."""
-        addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"])
-        for address, column in zip(addresses.tolist(), self.rows.columns.values(), strict=True):
-            if column.num_bytes:
+    def fill(self, answer: Message) -> Flow | None:
+        """Copy each column to where the shard has reserved space for it in its memory. Returns the
+        writes for the others, if there are any."""
+        columns = list(self.rows.columns.values())
+        addresses = [BY_WRITE] * len(columns)
+        if "addresses" in answer.body:
+            addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"]).tolist()
+        for address, column in zip(addresses, columns, strict=True):
+            if column.num_bytes and address != BY_WRITE:
                 column.copy_to(self._memory.writable(self.rows.slot, address, column.num_bytes))
+        others = [c for c, address in zip(columns, addresses, strict=True) if address == BY_WRITE]
+        return ChunkedColumns(others, self._endpoint).flow(answer) if others else None
 
 
 class StreamedPut(PartPut):
-    """Many bytes for a shard of another host: in chunks, from the caller's memory.
+    """Many bytes for a shard of another host: in chunks, from the caller's memory."""
+
+    def __init__(self, rows: PartRows, endpoint: str) -> None:
+        super().__init__(rows)
+        self._columns = ChunkedColumns(list(rows.columns.values()), endpoint)
+
+    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
+        return {"payload": None, "writer": None}
+
+    def fill(self, answer: Message) -> Flow:
+        """The writes that fill what the shard has reserved."""
+        return self._columns.flow(answer)
+
+
+class ChunkedColumns:
+    """Columns whose bytes go to a shard in chunks.
 
     Chunks that are sent twice, or after the put has failed, change nothing: only a commit makes
     them visible, and it comes when the answers to all of them are here.
     """
 
-    def __init__(self, rows: PartRows, endpoint: str) -> None:
-        super().__init__(rows)
+    def __init__(self, columns: Sequence[ColumnRows], endpoint: str) -> None:
+        self._columns = columns
         self._endpoint = endpoint
-        self._columns = list(rows.columns.values())
-        self._grid = ChunkGrid([column.num_bytes for column in self._columns])
-
-    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
-        return {"payload": None, "writer": None}
+        self._grid = ChunkGrid([column.num_bytes for column in columns])
 
     def flow(self, answer: Message) -> Flow:
-        """The writes that fill what the shard has reserved."""
+        """The writes, in answer to a reservation."""
         return Flow(
             endpoint=self._endpoint,
             op=ops.WRITE,

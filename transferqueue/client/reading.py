@@ -14,6 +14,7 @@ from transferqueue.client.placement import split_by_home
 from transferqueue.errors import (
     ArenaReplaced,
     HandleRefused,
+    NoSecondCopy,
     ServiceUnreachable,
     TransferExpired,
     TransferQueueError,
@@ -64,6 +65,8 @@ class Get:
         self._deadline = Deadline(timeout_s)
         self._uids, self._inverse = _distinct(uids)
         self._rows = split_by_home(self._uids, caller.session.homes)
+        self._at_guard: set[int] = set()
+        """Slots whose rows are got from their second copy."""
 
     async def run(self) -> dict[str, Column]:
         """The columns as bytes. RowsGone, FieldsMissing, FieldSpecMismatch; from device memory
@@ -75,23 +78,44 @@ class Get:
                 return await self._fetch()
             except TooScattered:
                 self._may_lend = False
-            except HandleRefused:  # its side has noted that, and takes another way
-                if not self._deadline.left_s():
-                    raise
-            except TransferExpired:  # a link was down for too long, or a shard was started again
+            except (TransferExpired, HandleRefused):
+                # A link was down for too long, or a shard was started again; or device memory
+                # cannot be opened, which its side has noted, and takes another way.
                 if not self._deadline.left_s():
                     raise
             except ArenaReplaced:
                 if not self._deadline.left_s():
                     raise
                 await self._caller.look_again(timeout_s=self._deadline.left_s())
-            except ServiceUnreachable:
+            except (ServiceUnreachable, NoSecondCopy) as error:
+                if self._deadline.left_s() and self._turned_to(error):
+                    continue
                 await self._caller.check_there(self._rows)
                 raise
 
+    def _turned_to(self, error: TransferQueueError) -> bool:
+        """Whether there is another copy to ask: that of the guard after its home was silent, and
+        the other way round. A slot that is not the one that failed is asked where it was."""
+        slots = {part.slot for part in self._rows if self._is_of(part.slot, error)}
+        self._at_guard ^= slots
+        return bool(slots)
+
+    def _is_of(self, slot: int, error: TransferQueueError) -> bool:
+        session = self._caller.session
+        guard = session.guard_of(slot)
+        if guard is None:
+            return False
+        if isinstance(error, NoSecondCopy):
+            return bool(error.args[0] == slot)
+        asked = guard if slot in self._at_guard else slot
+        return bool(error.args[0] == session.shard(asked).endpoint)
+
     async def _fetch(self) -> dict[str, Column]:
         side = self._side if self._may_lend else None
-        parts = [PartGet(rows, self._caller, side) for rows in self._rows]
+        parts = [
+            PartGet(rows, self._caller, at_guard=rows.slot in self._at_guard, side=side)
+            for rows in self._rows
+        ]
         calls = [self._call(part) for part in parts]
         outcomes = await self._caller.outcomes(calls, timeout_s=self._deadline.left_s())
         joined: dict[str, JoinedColumn | DeviceColumn] = {}

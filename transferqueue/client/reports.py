@@ -15,7 +15,7 @@ class Status(dict[str, Any]):
     def _repr_html_(self) -> str:
         shards = [
             [shard["slot"], f"{shard['rows']:,}", _mib(shard["used_bytes"]),
-             _mib(shard["budget_bytes"]), shard["leases"], shard["puts_waiting"]]
+             _mib(shard["budget_bytes"]), _copies(shard), shard["leases"], shard["puts_waiting"]]
             for shard in self["shards"]
         ]  # fmt: skip
         partitions = [
@@ -25,13 +25,20 @@ class Status(dict[str, Any]):
         ]  # fmt: skip
         return table_html(
             f"service {self['service_id']}, up {self['uptime_s']:.0f} s",
-            ["shard", "rows", "MiB used", "of", "leases", "puts waiting"],
+            ["shard", "rows", "MiB used", "of", "copies", "leases", "puts waiting"],
             shards,
         ) + table_html(
             "partitions",
             ["partition", "rows", "MiB", "fields", "free/claimed/acked", "waiting"],
             partitions,
         )
+
+
+def _copies(shard: dict[str, Any]) -> str:
+    copies = shard["copies"]
+    if copies is None:
+        return "1"
+    return "2" if copies["is_complete"] else f"1 of 2 ({copies['phase']})"
 
 
 def _mib(num_bytes: int) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import ArenaAddress, boot_id
 from transferqueue.client.device_access import DeviceAccess
+from transferqueue.client.ends_along import EndsAlong
 from transferqueue.client.local_memory import why_not_watched, why_out_of_reach
 from transferqueue.config import Transport
 from transferqueue.errors import (
@@ -63,6 +64,8 @@ class ShardAddress:
     """The device that its bytes are on; ``None``: they are in memory of the host."""
     why_not_watched: str = ""
     """Why it could not tell whether this process still looks at memory that was lent to it."""
+    guard: int | None = None
+    """The slot whose shard has a second copy of its rows, if one does."""
 
 
 def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Transport) -> str:
@@ -142,6 +145,12 @@ class Session:
             raise RowsLost(num_rows, of_rows, [slot])
         return address
 
+    def guard_of(self, slot: int) -> int | None:
+        """Where the second copy of a slot's rows is, if there is one."""
+        address = self._shards.get(slot)
+        guard = None if address is None else address.guard
+        return guard if guard in self._shards else None
+
     @property
     def arenas(self) -> dict[int, ArenaAddress]:
         """The shards whose memory can be mapped, by slot."""
@@ -193,6 +202,7 @@ def _shard_address(shard: Mapping[str, Any], transport: Transport) -> ShardAddre
         draining=bool(shard.get("draining")),
         device=None if device is None else DeviceAccess.from_plain(device),
         why_not_watched=why_not_watched(shard),
+        guard=shard.get("guard"),
     )
 
 
@@ -269,7 +279,11 @@ class Caller:
         """As `shards`, failures among the answers."""
         if parks:
             calls = [call.with_timeout(timeout_s) for call in calls]
-        return await self._channel.exchange(calls, timeout_s=timeout_s + GRACE_S * parks)
+        with EndsAlong(calls, self.memory.returns) as along:
+            along.outcomes = await self._channel.exchange(
+                along.calls, timeout_s=timeout_s + GRACE_S * parks
+            )
+        return along.outcomes
 
     async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
         """Many calls to each of some shards: see `Channel.flow`."""

@@ -15,6 +15,8 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
     from transferqueue.wire.format import Message
@@ -110,6 +112,11 @@ class UpkeepOperations:
     async def leave(self, client_id: str, *, timeout_s: float | None = None) -> None:
         """Whoever claims in this name is gone: its claims are given back, its waits refused."""
         await self._ask(ops.LEAVE, {"client": client_id}, ArrayWriter(), timeout_s)
+
+    async def tell_stages(
+        self, rows: Sequence[Mapping[str, Any]], *, timeout_s: float | None = None
+    ) -> None:
+        await self._ask(ops.TELL_STAGES, {"rows": list(rows)}, ArrayWriter(), timeout_s)
 
     def _uids(self, handle: BatchHandle, arrays: ArrayWriter) -> list[Any]:
         self._session.check(handle)

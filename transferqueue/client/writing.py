@@ -77,10 +77,9 @@ class Put:
         rows = PartRows(part, self._batch)
         memory = self._caller.memory
         if memory.reaches(part.slot) and rows.num_bytes >= self._map_from_bytes:
-            return MappedPut(rows, memory)
+            return MappedPut(rows, memory, self._caller.session.shard(part.slot).endpoint)
         if rows.num_bytes > STREAM_FROM_BYTES:
-            endpoint = self._caller.session.shard(part.slot).endpoint
-            return StreamedPut(rows, endpoint)
+            return StreamedPut(rows, self._caller.session.shard(part.slot).endpoint)
         return InlinePut(rows)
 
     async def run(self) -> np.ndarray:
@@ -147,10 +146,9 @@ class Put:
     async def _fill(self, answers: Sequence[Message]) -> None:
         flows = []
         for part, answer in zip(self._parts, answers, strict=True):
-            if isinstance(part, MappedPut):
-                part.write(answer)
-            elif isinstance(part, StreamedPut):
-                flows.append(part.flow(answer))
+            if isinstance(part, MappedPut | StreamedPut):
+                flow = part.fill(answer)
+                flows += [] if flow is None else [flow]
         if flows:
             await self._caller.flow(flows, timeout_s=self._deadline.last_step_s())
 

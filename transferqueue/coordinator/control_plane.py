@@ -38,6 +38,7 @@ from transferqueue.coordinator.waiters import (
     ClaimWaiter,
     SelectWaiter,
 )
+from transferqueue.coordinator.waiting_report import longest_waits
 from transferqueue.errors import ClaimTooLarge, Closed, InvalidInput, UnknownPartition
 from transferqueue.homes import NAMED, Homes
 
@@ -64,6 +65,8 @@ class ControlPlane(OperatorSide):
         super().__init__(first_claim_id=first_claim_id, homes=homes)
         self._samplers = samplers or SamplerRegistry()
         self._num_claims = 0
+        self.num_expired = 0
+        """Claims whose lease ran out."""
 
     # -- partitions -----------------------------------------------------------------------------
 
@@ -346,6 +349,7 @@ class ControlPlane(OperatorSide):
         effects: list[Effect] = []
         # Leases first: rows that come back may still satisfy a claim whose time is up.
         for lease in self._leases.pop_due(now_s):
+            self.num_expired += 1
             effects += self._give_back(lease, now_s)
         for partition in self._partitions:
             effects += self._finish(partition.expire(now_s))
@@ -365,7 +369,14 @@ class ControlPlane(OperatorSide):
 
     def status(self, *, now_s: float) -> dict[str, Any]:
         """Counts by partition and task, plain values."""
-        return {p.name: {**reports.status(p), **p.lifetimes.ages(now_s)} for p in self._partitions}
+        return {
+            p.name: {
+                **reports.status(p),
+                **p.lifetimes.ages(now_s),
+                "longest_wait_s": longest_waits(p, now_s),
+            }
+            for p in self._partitions
+        }
 
     def held(self, *, now_s: float, partition: str | None = None) -> dict[str, Any]:
         """What is held and by whom: rows and bytes by field, task and age, plain values."""

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.coordinator import cell_report, dead_letters, discards, waiting_report
+from transferqueue.coordinator import (
+    cell_report,
+    dead_letters,
+    discards,
+    picture,
+    waiting_report,
+)
 from transferqueue.coordinator.requests import check_task, checked_uids, distinct_uids
 from transferqueue.coordinator.shard_side import ShardSide
 from transferqueue.errors import InvalidInput
@@ -15,6 +21,7 @@ if TYPE_CHECKING:
 
     from transferqueue.coordinator.cell_report import Described
     from transferqueue.coordinator.effects import DeadLetters, Effect
+    from transferqueue.coordinator.picture import Picture
 
 
 class OperatorSide(ShardSide):
@@ -53,6 +60,10 @@ class OperatorSide(ShardSide):
         else:
             raise InvalidInput("describe takes a partition, uids, or both")
         return cell_report.describe(known, uids, self._leases, limit=limit, now_s=now_s)
+
+    def picture(self, partition: str, num_columns: int) -> Picture:
+        """A partition as its operator sees it, of a size that does not depend on its samples."""
+        return picture.picture(self._partitions.known(partition), num_columns)
 
     def dead_letters(self, partition: str, task: str) -> DeadLetters:
         """The rows that a task was given too often without an ack, oldest first. O(rows)."""

@@ -12,6 +12,7 @@ from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.coordinator.requests import check_names
 from transferqueue.coordinator.uid_ranges import GoneUids
 from transferqueue.errors import InvalidInput, UnknownPartition, near_names
+from transferqueue.wire.terms import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -91,6 +92,13 @@ class Partitions:
         del self._by_name[name]
         self._declared.discard(name)
         return effects
+
+    def terms(self) -> Terms:
+        """What shards have to know of them."""
+        return Terms(
+            limited=frozenset(p.name for p in self if p.policy.limits_puts),
+            backends={p.name: dict(p.policy.backend) for p in self if p.policy.backend},
+        )
 
     def is_declared(self, name: str) -> bool:
         return name in self._declared

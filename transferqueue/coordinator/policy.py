@@ -9,6 +9,9 @@ from typing import Any
 
 from transferqueue.errors import InvalidInput, near_names
 
+EVERY_OTHER = "*"
+"""In place of a field's name: all fields that are not named."""
+
 MAX_DELIVERIES_LIMIT = 62
 """Delivery counts are six bits in the table, and the last value means "that many or more"."""
 
@@ -82,6 +85,10 @@ class PartitionPolicy:
     """field -> task: the field's cells are freed as soon as that task has acked the row."""
     schema: Mapping[str, Any] | None = None
     """How the columns are stored, for clients to read; means nothing here."""
+    backend: Mapping[str, str] = field(default_factory=dict)
+    """field -> backend of the shards that its cells go to; ``"*"``: of all other fields. What it
+    does not name goes to the default one, as do puts from before the declaration. One name alone
+    is for all fields."""
 
     def __post_init__(self) -> None:
         self._check_retention()
@@ -99,6 +106,7 @@ class PartitionPolicy:
             )
         self._check_release_after()
         self._check_ratio()
+        self._check_backend()
         if self.schema is not None and not isinstance(self.schema, Mapping):
             raise InvalidInput(f"schema must be a map of plain values, got {self.schema!r:.80}")
 
@@ -133,6 +141,13 @@ class PartitionPolicy:
                     + (f"; did you mean {near[0]!r}?" if near else "")
                 )
 
+    def _check_backend(self) -> None:
+        for field_name, name in self.backend.items():
+            if not (isinstance(field_name, str) and isinstance(name, str) and name):
+                raise InvalidInput(
+                    f"backend must be a name, or map fields to names, got {self.backend!r}"
+                )
+
     @property
     def limits_puts(self) -> bool:
         """Whether new rows have to wait for room."""
@@ -147,6 +162,7 @@ class PartitionPolicy:
             retention=self.retention.value,
             on_stale=self.on_stale.value,
             release_after=dict(self.release_after),
+            backend=dict(self.backend),
             schema=None if self.schema is None else dict(self.schema),
         )
         return plain
@@ -171,6 +187,8 @@ class PartitionPolicy:
                 values["retention"] = Retention(values["retention"])
             if "on_stale" in values:
                 values["on_stale"] = StaleRows(values["on_stale"])
+            if isinstance(values.get("backend"), str):
+                values["backend"] = {EVERY_OTHER: values["backend"]}
             if values.get("samples_per_insert") is not None:
                 values["samples_per_insert"] = SamplesPerInsert(**values["samples_per_insert"])
             return cls(**values)

@@ -201,14 +201,9 @@ class Exists(Predicate):
 
 
 @dataclass(frozen=True, slots=True)
-class And(Predicate):
-    """``left & right``."""
-
+class _Pair(Predicate):
     left: Predicate
     right: Predicate
-
-    def mask(self, tags: TagTable, rows: Rows | slice) -> Mask:
-        return self.left.mask(tags, rows) & self.right.mask(tags, rows)
 
     def check(self, tags: TagTable) -> None:
         self.left.check(tags)
@@ -216,27 +211,25 @@ class And(Predicate):
 
     def tags(self) -> frozenset[str]:
         return self.left.tags() | self.right.tags()
+
+
+@dataclass(frozen=True, slots=True)
+class And(_Pair):
+    """``left & right``."""
+
+    def mask(self, tags: TagTable, rows: Rows | slice) -> Mask:
+        return self.left.mask(tags, rows) & self.right.mask(tags, rows)
 
     def to_plain(self) -> list[Any]:
         return ["and", self.left.to_plain(), self.right.to_plain()]
 
 
 @dataclass(frozen=True, slots=True)
-class Or(Predicate):
+class Or(_Pair):
     """``left | right``."""
-
-    left: Predicate
-    right: Predicate
 
     def mask(self, tags: TagTable, rows: Rows | slice) -> Mask:
         return self.left.mask(tags, rows) | self.right.mask(tags, rows)
-
-    def check(self, tags: TagTable) -> None:
-        self.left.check(tags)
-        self.right.check(tags)
-
-    def tags(self) -> frozenset[str]:
-        return self.left.tags() | self.right.tags()
 
     def to_plain(self) -> list[Any]:
         return ["or", self.left.to_plain(), self.right.to_plain()]

@@ -15,13 +15,13 @@ from transferqueue.coordinator.effects import Effect, FreeRows, Grant, Refuse
 from transferqueue.coordinator.gate import Gate
 from transferqueue.coordinator.greetings import Greetings
 from transferqueue.coordinator.leases import Ending
-from transferqueue.coordinator.limit_notices import LimitNotices
 from transferqueue.coordinator.opening import open_journal
 from transferqueue.coordinator.parked import ParkedRequests
 from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.coordinator.requests import claim_id_of
 from transferqueue.coordinator.samplers import SamplerRegistry
 from transferqueue.coordinator.shard_links import ShardLinks
+from transferqueue.coordinator.terms_notices import TermsNotices
 from transferqueue.coordinator.time_limit import TimeLimit
 from transferqueue.coordinator.upkeep import Upkeep
 from transferqueue.errors import ClaimError
@@ -88,7 +88,7 @@ class CoordinatorServer:
             carry_out=self._carry_out,
             park=self._park,
             on_joined=self._greet,
-            on_heard=lambda: self._notices.heard(self._links.limited),
+            on_heard=lambda: self._notices.heard(self._links.terms_heard),
             journal=self._journal,
         )
         self._granted: Lent[int] = Lent()
@@ -129,7 +129,7 @@ class CoordinatorServer:
             on_cancel=self._cancel,
         )
         self._parked = ParkedRequests(self._server.probe)
-        self._notices = LimitNotices(self._server.reply)
+        self._notices = TermsNotices(self._server.reply)
         self._upkeep = Upkeep(
             plane=self._plane,
             links=self._links,
@@ -154,9 +154,7 @@ class CoordinatorServer:
         self._links.lost.update(found.lost)
         self._plane.next_slot = max(self._plane.next_slot, self._num_shards)
         self._awaited = self._plane.next_slot  # the slots that may have rows, joined ones too
-        for partition in self._plane.partitions:
-            if partition.policy.limits_puts:
-                self._links.limit(partition.name)
+        self._links.declare(self._plane.partitions.terms())
 
     def _dump(self) -> Iterator[Record]:
         yield from dump(self._plane, self._journal.requests, self._links.lost, time.monotonic())
@@ -271,16 +269,17 @@ class CoordinatorServer:
     def _create_partition(self, request: Request) -> Reply | None:
         policy = PartitionPolicy.from_plain(request.body["policy"])
         name, now_s = str(request.body["partition"]), time.monotonic()
+        self._links.check_backends(policy.backend.values())
         effects = self._plane.create_partition(name, policy, now_s=now_s)
         reply = Reply(body={})
         self._journal.declared(name, policy, now_s, (request.key, reply))
         self._date_rows(name, now_s)
         self._carry_out(effects)
-        if not policy.limits_puts:
+        number = self._links.declare(self._plane.partitions.terms())
+        if not (policy.limits_puts or policy.backend):
             return reply
-        self._links.limit(name)
-        self._notices.wait(name, request, reply)
-        self._notices.heard(self._links.limited)
+        self._notices.wait(number, request, reply)
+        self._notices.heard(self._links.terms_heard)
         return None
 
     def _date_rows(self, name: str, now_s: float) -> None:
@@ -297,7 +296,7 @@ class CoordinatorServer:
         effects = self._plane.drop_partition(name, now_s=now_s)
         reply = Reply(body={})
         self._journal.dropped(name, uids, now_s, (request.key, reply))
-        self._links.unlimit(name)
+        self._links.declare(self._plane.partitions.terms())
         self._carry_out(effects)
         return reply
 
@@ -412,5 +411,9 @@ class CoordinatorServer:
                 "requests": dict(self._server.requests),
                 "refusals": dict(self._server.refusals),
                 "keys_refused": self._server.num_keys_refused,
+                "latencies": self._server.latencies.report(),
+                "stages": self._upkeep.stages.rows(),
+                "claims_out": len(self._plane.leases),
+                "claims_expired": self._plane.num_expired,
             }
         )

@@ -11,16 +11,17 @@ import numpy as np
 
 from transferqueue.coordinator.answers import spec_from_wire
 from transferqueue.coordinator.requests import committed_tags
-from transferqueue.errors import InvalidInput, RowsLost, TagTypeMismatch
+from transferqueue.errors import InvalidInput, RowsLost, TagTypeMismatch, UnknownBackend
 from transferqueue.net.server import Handler, Reply, Request, Server
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.format import Message
 from transferqueue.wire.ops import SHARDS_EPOCH
 from transferqueue.wire.tags import SITE_TAG, read_tags
+from transferqueue.wire.terms import Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -46,16 +47,16 @@ class ShardLink:
     """The event of its stream that comes next; earlier ones are repeats."""
     heard_s: float = 0.0
     """When it said something last."""
-    limited: frozenset[str] = frozenset()
-    """The partitions of which it knows that they have a quota."""
+    terms_heard: int = 0
+    """The number of the last `Terms` that it knows."""
     told: list[NDArray[np.int64]] | None = field(default_factory=list)
     """The rows that its account named so far; ``None`` when all of it has come."""
 
 
 class ShardLinks:
     """Every shard that has come. ``carry_out`` takes effects of the control plane, ``park`` those
-    that will answer a request, ``on_joined`` hears of a new shard, ``on_heard`` that ``limited``
-    may have changed."""
+    that will answer a request, ``on_joined`` hears of a new shard, ``on_heard`` that
+    ``terms_heard`` may have changed."""
 
     def __init__(
         self,
@@ -78,7 +79,8 @@ class ShardLinks:
         self._shards: dict[int, ShardLink] = {}
         self.lost: dict[int, str] = {}
         """Slots that were given up, with the incarnation of the shard that had them."""
-        self._limited: set[str] = set()
+        self._terms = Terms()
+        self._num_terms = 0
         self._server: Server | None = None
         self._num_changes = 0
         self.handlers: dict[str, Handler] = {
@@ -108,9 +110,17 @@ class ShardLinks:
         self._server.with_every_answer[SHARDS_EPOCH] = self.epoch
 
     @property
-    def limited(self) -> list[frozenset[str]]:
-        """Of each shard that has come, the partitions that it knows to have a quota."""
-        return [shard.limited for shard in self._shards.values()]
+    def terms_heard(self) -> list[int]:
+        """Of each shard that has come, the number of the terms that it knows."""
+        return [shard.terms_heard for shard in self._shards.values()]
+
+    def check_backends(self, names: Iterable[str]) -> None:
+        """UnknownBackend unless every shard has them."""
+        of_shards = [list(shard.facts["backends"]) for shard in self._shards.values()]
+        for name in names:
+            for known in of_shards:
+                if name not in known:
+                    raise UnknownBackend(name, known)
 
     def are_settled(self, num_shards: int) -> bool:
         """Whether each of the first so many slots has a shard that has come and told all that it
@@ -162,16 +172,13 @@ class ShardLinks:
             for slot, shard in sorted(self._shards.items())
         ]
 
-    def limit(self, partition: str) -> None:
-        """The partition has a quota: every shard is to ask before it takes new rows."""
-        self._limited.add(partition)
-        self._tell_limited(list(self._shards.values()))
-
-    def unlimit(self, partition: str) -> None:
-        """The partition is gone, and its quota with it."""
-        if partition in self._limited:
-            self._limited.remove(partition)
-            self._tell_limited(list(self._shards.values()))
+    def declare(self, terms: Terms) -> int:
+        """What shards have to know of partitions from now on. Returns its number: shards that know
+        of it say so in ``terms_heard``."""
+        if terms != self._terms:
+            self._terms, self._num_terms = terms, self._num_terms + 1
+            self._tell_terms(list(self._shards.values()))
+        return self._num_terms
 
     def _send(self, shard: ShardLink, message: Message) -> None:
         assert self._server is not None
@@ -219,8 +226,9 @@ class ShardLinks:
             shard.facts = dict(body["facts"])
             self._changed()
         if is_new:
-            self._tell_limited([shard])
-        shard.limited = frozenset(body["limited"])
+            self._tell_terms([shard])
+        told_by, number = body["terms_heard"]
+        shard.terms_heard = int(number) if told_by == self._incarnation else 0
         self._on_heard()
         return Reply(body={"next_event": shard.next_event, "incarnation": self._incarnation})
 
@@ -308,11 +316,14 @@ class ShardLinks:
                     )
         return effects
 
-    def _tell_limited(self, shards: Sequence[ShardLink]) -> None:
-        """Name the partitions that have a quota to shards."""
-        body = {"partitions": sorted(self._limited)}
+    def _tell_terms(self, shards: Sequence[ShardLink]) -> None:
+        body = {
+            "terms": self._terms.to_plain(),
+            "from": self._incarnation,
+            "number": self._num_terms,
+        }
         for shard in shards:
-            self._send(shard, Message(op=ops.LIMITED, body=body))
+            self._send(shard, Message(op=ops.TERMS, body=body))
 
     def _admit(self, request: Request) -> None:
         """A shard asks for room for new rows."""

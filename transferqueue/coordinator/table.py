@@ -131,7 +131,7 @@ class Table:
         """The `RowState` of each row."""
         return self._states[rows]
 
-    def is_live(self, rows: Rows) -> NDArray[np.bool_]:
+    def is_live(self, rows: Rows | slice) -> NDArray[np.bool_]:
         """Which of these rows anybody may see."""
         return np.asarray(self._states[rows] == RowState.LIVE)
 

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 
 from transferqueue.coordinator.answers import answer_message
 from transferqueue.coordinator.cell_report import MAX_SAMPLES, check_limit, to_body
+from transferqueue.coordinator.picture import MAX_COLUMNS
+from transferqueue.coordinator.picture import to_body as to_picture
+from transferqueue.coordinator.stages import Stages
+from transferqueue.errors import InvalidInput
 from transferqueue.net.server import Handler, Reply, Request
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -46,6 +50,7 @@ class Upkeep:
             ops.HELD: self._held,
             ops.WAITS: self._waits,
             ops.DESCRIBE: self._describe,
+            ops.PICTURE: self._picture,
             ops.POLICY: self._policy,
             ops.ADVANCE_POLICY: self._advance_policy,
             ops.DEAD_LETTERS: self._dead_letters,
@@ -54,7 +59,9 @@ class Upkeep:
             ops.LEAVE: self._leave,
             ops.LOSE_SHARD: self._lose_shard,
             ops.JOIN: self._join,
+            ops.TELL_STAGES: self._tell_stages,
         }
+        self.stages = Stages()
 
     def _policy(self, request: Request) -> Reply:
         policy = self._plane.policy(str(request.body["partition"]))
@@ -104,6 +111,14 @@ class Upkeep:
         body["tags"] = write_tags(described.tags, arrays)
         return Reply(body=body, frames=arrays.frames)
 
+    def _picture(self, request: Request) -> Reply:
+        """Body: ``partition``, ``columns``."""
+        arrays = ArrayWriter()
+        made = self._plane.picture(
+            str(request.body["partition"]), check_limit(request.number("columns"), MAX_COLUMNS)
+        )
+        return Reply(body=to_picture(made, arrays.add), frames=arrays.frames)
+
     def _dead_letters(self, request: Request) -> Reply:
         """Body: ``partition``, ``task``."""
         body = request.body
@@ -130,6 +145,12 @@ class Upkeep:
         self._carry_out(effects)
         return reply
 
+    def _tell_stages(self, request: Request) -> Reply:
+        """Body: ``rows``, what one process has counted since it told the last time. Not written
+        down: counters begin again with a coordinator."""
+        self.stages.add(request.body["rows"])
+        return Reply(body={})
+
     def _leave(self, request: Request) -> Reply:
         """Body: ``client``, as its claims name it."""
         client, now_s = str(request.body["client"]), time.monotonic()
@@ -152,6 +173,11 @@ class Upkeep:
 
     def _join(self, request: Request) -> Reply:
         """A shard is about to be started; the answer says with which slot and uids."""
+        if any(shard.get("guard") is not None for shard in self._links.directory()):
+            raise InvalidInput(
+                "this service keeps two copies of every row (replicas=2), and no other shard would "
+                "keep the second of those on a shard that joins: start it with more shards instead"
+            )
         (slot, uids), now_s = self._plane.give_slot(), time.monotonic()
         reply = Reply(body={"slot": slot, "uids": [uids.start, uids.stop]})
         self._journal.joined(slot, now_s, (request.key, reply))

@@ -23,7 +23,7 @@ from transferqueue.coordinator.table import TaskState
 from transferqueue.net.peer_names import peer_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from transferqueue.coordinator.feeds import FeedKey
     from transferqueue.coordinator.partition import Partition
@@ -77,6 +77,20 @@ def _each(partition: Partition, now_s: float, hint: str) -> Iterator[dict[str, A
         yield _select(partition, select, now_s, hint, is_looked_at=num_before < MAX_FEEDS)
     for put in partition.quota.waiting.values():
         yield _put(partition, put, now_s)
+
+
+def longest_waits(partition: Partition, now_s: float) -> dict[str, float]:
+    """How long the oldest request of each kind has waited; 0 where none does."""
+    waiting: dict[str, Iterable[Waiter]] = {
+        "claims": partition.claims.waiting(),
+        "cells": partition.cells.waiting(),
+        "selects": partition.selects.waiting(),
+        "puts": partition.quota.waiting.values(),
+    }
+    return {
+        kind: max((now_s - waiter.parked_s for waiter in each), default=0.0)
+        for kind, each in waiting.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

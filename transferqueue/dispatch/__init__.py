@@ -10,6 +10,7 @@ from transferqueue.dispatch.join import StageReply, join
 from transferqueue.dispatch.outputs import PADDING_KEY
 from transferqueue.dispatch.split import ByTokens, HandlePart, Padding, by_tokens, split_handle
 from transferqueue.dispatch.split_call import SplitCall
+from transferqueue.dispatch.telling import tell
 from transferqueue.dispatch.traffic import FieldCounts, Traffic, TrafficReport, TrafficRow
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "by_tokens",
     "join",
     "split_handle",
+    "tell",
 ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.dispatch.join import StageReply
 from transferqueue.dispatch.opening import open_view, read_counts
 from transferqueue.dispatch.outputs import PADDING_KEY, check, first_rows, take_apart
+from transferqueue.dispatch.telling import tell
 from transferqueue.dispatch.traffic import FieldCounts, Traffic
 from transferqueue.meta import encode_meta
 from transferqueue.view.lazy_dataproto import LazyDataProto
@@ -73,6 +74,7 @@ class Bridge:
         if part.stores:
             specs = self._put(part, returned, counts)
         self.traffic.add(self.role, self.method, counts)
+        tell(self.client, self.traffic)
         return StageReply(
             num_rows=len(part.own),
             fields=specs,

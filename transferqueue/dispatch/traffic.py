@@ -37,6 +37,8 @@ class Traffic:
 
     def __init__(self) -> None:
         self._counts: defaultdict[Key, FieldCounts] = defaultdict(FieldCounts)
+        self._untold: defaultdict[Key, FieldCounts] = defaultdict(FieldCounts)
+        self._not_before_s = 0.0
         self._lock = threading.Lock()
 
     def add(self, role: str, method: str, by_field: Mapping[str, FieldCounts]) -> None:
@@ -44,14 +46,31 @@ class Traffic:
         with self._lock:
             for field, counts in by_field.items():
                 self._counts[role, method, field].add(counts)
+                self._untold[role, method, field].add(counts)
+
+    def take_untold(
+        self, now_s: float, *, again_after_s: float, at_once: bool = False
+    ) -> list[dict[str, Any]]:
+        """What was counted since this was asked the last time, to be told to the service. Nothing
+        until ``again_after_s`` have passed since then, but ``at_once``."""
+        with self._lock:
+            if now_s < self._not_before_s and not at_once:
+                return []
+            self._not_before_s = now_s + again_after_s
+            untold, self._untold = self._untold, defaultdict(FieldCounts)
+            return _plain(untold)
+
+    def not_told(self, rows: Iterable[Mapping[str, Any]], not_before_s: float) -> None:
+        """Nobody has heard of these: they go along the next time, not before then."""
+        with self._lock:
+            self._not_before_s = not_before_s
+            for row in rows:
+                self._untold[_key(row)].add(_counts_of(row))
 
     def rows(self) -> list[dict[str, Any]]:
         """Plain values, for `TrafficReport.of`."""
         with self._lock:
-            return [
-                {"role": role, "method": method, "field": field, **asdict(counts)}
-                for (role, method, field), counts in self._counts.items()
-            ]
+            return _plain(self._counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +100,7 @@ class TrafficReport:
         sums: defaultdict[Key, FieldCounts] = defaultdict(FieldCounts)
         for rows in workers:
             for row in rows:
-                key = (row["role"], row["method"], row["field"])
-                sums[key].add(FieldCounts(**{one.name: row[one.name] for one in _COUNTS}))
+                sums[_key(row)].add(_counts_of(row))
         return cls(
             rows=tuple(
                 TrafficRow(role=role, method=method, field=field, counts=counts)
@@ -134,6 +152,21 @@ class TrafficReport:
             f"{self.written_bytes:,}; through the controller {self.controller_bytes:,}"
         )
         return "\n".join(lines)
+
+
+def _plain(counts: Mapping[Key, FieldCounts]) -> list[dict[str, Any]]:
+    return [
+        {"role": role, "method": method, "field": field, **asdict(of)}
+        for (role, method, field), of in counts.items()
+    ]
+
+
+def _key(row: Mapping[str, Any]) -> Key:
+    return row["role"], row["method"], row["field"]
+
+
+def _counts_of(row: Mapping[str, Any]) -> FieldCounts:
+    return FieldCounts(**{one.name: row[one.name] for one in _COUNTS})
 
 
 _COUNTS = fields(FieldCounts)

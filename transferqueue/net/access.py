@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from transferqueue.errors import NotAllowed
+from transferqueue.errors import NotAllowed, TooManyRequests
+from transferqueue.net.request_rate import RequestRate
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
@@ -45,14 +46,30 @@ class Grant:
 
 
 _OF_SHARDS: Final = frozenset(
-    {ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM, ops.JOIN, ops.STEP_DONE}
+    {
+        ops.REGISTER,
+        ops.EVENT,
+        ops.ADMIT,
+        ops.RETURN_ROOM,
+        ops.JOIN,
+        ops.STEP_DONE,
+        ops.COPY,
+        ops.FETCH_COPY,
+    }
 )
-_LOOKING_AT_ALL: Final = frozenset({ops.STATUS, ops.HELD, ops.WAITS})
+_LOOKING_AT_ALL: Final = frozenset({ops.STATUS, ops.HELD, ops.STORED, ops.WAITS})
 _LOOKING_AT_ONE: Final = frozenset(
-    {ops.GET, ops.WAIT, ops.SELECT, ops.POLICY, ops.DEAD_LETTERS, ops.DESCRIBE}
+    {ops.GET, ops.WAIT, ops.SELECT, ops.POLICY, ops.DEAD_LETTERS, ops.DESCRIBE, ops.PICTURE}
 )
 _GOING_ON: Final = frozenset({ops.HELLO, ops.READ, ops.READ_DONE})
 """``read`` and ``read_done`` name a lease, which is there for the key alone that asked for it."""
+
+
+READER_REQUESTS_PER_S = 200.0
+"""Of one read key, at one process of the service. To describe a partition of 1,000,000 samples
+holds the coordinator for milliseconds, and whoever only looks is not to stop those who train. The
+chunks of a get are part of it."""
+READER_BURST = 400.0
 
 
 class Access:
@@ -60,13 +77,19 @@ class Access:
 
     def __init__(self, grants: Mapping[str, Grant]) -> None:
         self._grants = dict(grants)
+        self._rates = {
+            name: RequestRate(per_s=READER_REQUESTS_PER_S, burst=READER_BURST)
+            for name, grant in grants.items()
+            if grant.role is Role.READER
+        }
 
     def is_reader(self, name: str | None) -> bool:
         """Whether the holder of a key may look and no more."""
         return name is not None and self._grants[name].role is Role.READER
 
-    def check(self, name: str | None, op: str, body: Mapping[str, Any]) -> None:
-        """`NotAllowed` unless the holder of this key may ask for this."""
+    def check(self, name: str | None, op: str, body: Mapping[str, Any], now_s: float) -> None:
+        """`NotAllowed` unless the holder of this key may ask for this; `TooManyRequests` when it
+        may not so soon."""
         if name is None:
             return
         grant = self._grants[name]
@@ -76,6 +99,8 @@ class Access:
             raise NotAllowed(name, op, "only the service's own processes")
         if grant.role is Role.READER:
             _check_reader(grant, op, body)
+            if op not in _GOING_ON and not self._rates[name].take(now_s):
+                raise TooManyRequests(name, READER_REQUESTS_PER_S)
 
 
 def _check_reader(grant: Grant, op: str, body: Mapping[str, Any]) -> None:

@@ -95,6 +95,9 @@ class AsyncChannel:
             now_s = time.monotonic()
             if now_s >= deadline_s:
                 return
+            self._cancel(pending.give_up_silent(now_s))
+            if not pending:
+                return
             for call in pending.quiet(now_s):
                 self._control(call, RESUME)
             exchange.progress.clear()

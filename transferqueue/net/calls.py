@@ -43,6 +43,9 @@ class Call:
     body: Mapping[str, Any] = field(default_factory=dict)
     frames: Sequence[Buffer] = ()
     request_id: int = field(default_factory=lambda: next(_request_ids))
+    silence_s: float | None = None
+    """The call has failed when its peer has said nothing at all for so long, not even that it is
+    working on it; ``None``: its deadline alone counts."""
 
     def message(self) -> Message:
         return Message(
@@ -62,7 +65,11 @@ class Call:
 
     def with_timeout(self, timeout_s: float) -> Call:
         """The same call, carrying the deadline that its server keeps."""
-        return dataclasses.replace(self, body={**self.body, "timeout_s": timeout_s})
+        return self.with_more("timeout_s", timeout_s)
+
+    def with_more(self, name: str, value: Any) -> Call:
+        """The same call, one value of its body set."""
+        return dataclasses.replace(self, body={**self.body, name: value})
 
 
 Outcome = Message | TransferQueueError

@@ -32,8 +32,9 @@ def outcome_of(message: Message) -> Outcome:
 class Pending(ABC):
     """Calls under way, seen by a channel.
 
-    The channel sends what `first` and `settle` return, asks again for what `quiet` names, and stops
-    when this is false. True while any answer is still to come.
+    The channel sends what `first` and `settle` return, asks again for what `quiet` names, cancels
+    what `give_up_silent` names, and stops when this is false. True while any answer is still to
+    come.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,8 @@ class Pending(ABC):
         """When each of them was sent first."""
         self._heard_s: dict[str, float] = {}
         """When each peer was last heard of, or first asked."""
+        self._spoke_s: dict[str, float] = {}
+        """When each peer last said something, or the first call was sent to it."""
         self._ask_after_s: dict[str, float] = {}
         """The silence after which each peer is asked next."""
 
@@ -75,7 +78,7 @@ class Pending(ABC):
         call = self._under_way.get(message.request_id)
         if call is None:
             return []
-        self._heard_s[call.endpoint] = now_s
+        self._heard_s[call.endpoint] = self._spoke_s[call.endpoint] = now_s
         if message.op == RESUME:
             is_lost = message.body.get("state") == UNKNOWN
             waited_s = now_s - self._sent_s[call.request_id]
@@ -94,8 +97,26 @@ class Pending(ABC):
         return [call for call in self._under_way.values() if call.endpoint in silent]
 
     def next_ask_s(self) -> float:
-        """When `quiet` may name calls next."""
-        return min(map(self._ask_s, self._heard_s))
+        """When `quiet` or `give_up_silent` may name calls next."""
+        allowed = [
+            self._spoke_s[call.endpoint] + call.silence_s
+            for call in self._under_way.values()
+            if call.silence_s is not None
+        ]
+        return min([*map(self._ask_s, self._heard_s), *allowed])
+
+    def give_up_silent(self, now_s: float) -> list[Call]:
+        """Calls whose peer has said nothing for longer than they allow. They have failed."""
+        silent = [
+            call
+            for call in self._under_way.values()
+            if call.silence_s is not None and now_s - self._spoke_s[call.endpoint] >= call.silence_s
+        ]
+        for call in silent:
+            del self._under_way[call.request_id]
+            waited_s = now_s - self._sent_s.pop(call.request_id)
+            self._failed(call, ServiceUnreachable(call.endpoint, call.op, waited_s))
+        return silent
 
     def _ask_s(self, endpoint: str) -> float:
         return self._heard_s[endpoint] + self._ask_after_s[endpoint]
@@ -108,8 +129,13 @@ class Pending(ABC):
         self._under_way[call.request_id] = call
         self._sent_s[call.request_id] = now_s
         self._heard_s.setdefault(call.endpoint, now_s)
+        self._spoke_s.setdefault(call.endpoint, now_s)
         self._ask_after_s.setdefault(call.endpoint, FIRST_ASK_S)
         return call
+
+    @abstractmethod
+    def _failed(self, call: Call, error: TransferQueueError) -> None:
+        """The call is not waited for any more."""
 
     @abstractmethod
     def _answered(self, call: Call, message: Message, now_s: float) -> list[Call]:
@@ -131,6 +157,9 @@ class PendingCalls(Pending):
     def _answered(self, call: Call, message: Message, now_s: float) -> list[Call]:
         self._outcomes[call.request_id] = outcome_of(message)
         return []
+
+    def _failed(self, call: Call, error: TransferQueueError) -> None:
+        self._outcomes[call.request_id] = error
 
     def broken_off(self) -> list[Call]:
         return self._calls
@@ -184,6 +213,9 @@ class PendingFlows(Pending):
         except TransferQueueError as error:
             self._failure = error
             return []
+
+    def _failed(self, call: Call, error: TransferQueueError) -> None:
+        self._failure = error
 
     def give_up(self, waited_s: float) -> None:
         state = next(state for state in self._states if state.num_under_way)

@@ -21,6 +21,7 @@ from transferqueue.net.access import Access
 from transferqueue.net.calls import CANCEL, RESUME, UNKNOWN, WORKING
 from transferqueue.net.contexts import Contexts
 from transferqueue.net.keys import KeyCheck, ServiceKeys
+from transferqueue.net.latencies import Latencies
 from transferqueue.net.peer_names import peer_name
 from transferqueue.net.replies import AnswerLog
 from transferqueue.net.sockets import (
@@ -137,6 +138,7 @@ class Server:
         """Goes along with the body of every answer, but refusals and those of earlier processes."""
         self.refusals: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
+        self.latencies = Latencies()
         self._contexts = Contexts()
         self._context = self._contexts.of(endpoints[0])
         self._poller = zmq.Poller()
@@ -311,12 +313,15 @@ class Server:
     def _handle(self, request: Request) -> None:
         self._answers.begin(*request.key)
         with self.answering(request):
-            self._access.check(request.key_name, request.op, request.body)
+            self._access.check(request.key_name, request.op, request.body, request.received_s)
             handler = self._handlers.get(request.op)
             if handler is None:
                 raise InvalidInput(f"no operation {request.op!r}")
             self.requests[request.op] += 1
-            reply = handler(request)
+            try:
+                reply = handler(request)
+            finally:
+                self.latencies.handled(request.op, time.monotonic() - request.received_s)
             if reply is not None:
                 self.reply(request, reply)
 
@@ -370,6 +375,8 @@ class Server:
         )
 
     def _finish(self, request: Request, answer: Message) -> bool:
+        if request.op in self._handlers:  # not what a peer has made up: there is no end of those
+            self.latencies.answered(request.op, time.monotonic() - request.received_s)
         try:
             frames = encode_message(answer)
         except TransferQueueError as error:  # too much for a header

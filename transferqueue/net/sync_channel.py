@@ -93,6 +93,9 @@ class SyncChannel:
             now_s = time.monotonic()
             if now_s >= deadline_s:
                 return
+            self._cancel(pending.give_up_silent(now_s))
+            if not pending:
+                return
             for call in pending.quiet(now_s):
                 self._send_control(call, RESUME)
             wait_s = min(deadline_s, pending.next_ask_s()) - now_s

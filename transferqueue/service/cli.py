@@ -16,6 +16,8 @@ from transferqueue.service.commands.exits import EPILOG, exit_for
 from transferqueue.service.commands.explain import explain
 from transferqueue.service.commands.held import held
 from transferqueue.service.commands.ls import list_partitions
+from transferqueue.service.commands.metrics import metrics
+from transferqueue.service.commands.page import page
 from transferqueue.service.commands.serve import serve
 from transferqueue.service.commands.status import status
 from transferqueue.service.commands.top import top
@@ -47,7 +49,7 @@ def main() -> None:
 
 for _command in (
     serve, status, top, list_partitions, describe, held, waits, doctor, bench, clear, explain,
-    checkpoint,
+    checkpoint, metrics, page,
 ):  # fmt: skip
     main.add_command(_command)
 

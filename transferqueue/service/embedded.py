@@ -55,7 +55,9 @@ class Service(Closing):
             self._servers = ServerThreads(self._files_id)
         else:
             self._servers = Supervisor(
-                self._runtime_dir.path, start_timeout_s=config.start_timeout_s
+                self._runtime_dir.path,
+                start_timeout_s=config.start_timeout_s,
+                restart_timeout_s=config.restart_timeout_s,
             )
         self._keys = ServiceKeys.generate(encrypted=config.encrypt, readers=config.read_keys)
         try:
@@ -144,6 +146,7 @@ class Service(Closing):
                     "slot": slot,
                     "endpoints": [self._endpoint(f"shard-{slot}"), *self._tcp()],
                     "coordinator": coordinator,
+                    "guard": self.config.guard(slot, lambda s: self._endpoint(f"shard-{s}")),
                     **self.config.storage_settings(),
                     **({} if plan is None else plan.shard_settings(slot)),
                 },
@@ -217,6 +220,7 @@ def serve(
     backend: str = "shm",
     backend_options: Mapping[str, Any] | None = None,
     arena_dir: str | None = None,
+    backends: Mapping[str, Mapping[str, Any]] | None = None,
     spill_dir: str | None = None,
     spill_bytes: int | None = None,
     spill_high: float = 0.9,
@@ -225,6 +229,8 @@ def serve(
     encrypt: bool = True,
     read_keys: Mapping[str, Sequence[str] | None] | None = None,
     prefault: bool = False,
+    replicas: int = 1,
+    copy_bytes_per_s: float = 512 << 20,
     restart: bool = True,
     in_process: bool = False,
     samplers: Sequence[type[Sampler] | str] = (),
@@ -239,9 +245,17 @@ def serve(
     goes on where it was: a shard with every row that was put, from its arena and a journal beside
     it, the coordinator from the shards and a journal of its own.
 
+    ``backends``: others beside ``backend``, with a budget of their own, for the partitions and
+    fields that ``create_partition(backend=...)`` sends there: see `ServiceConfig`.
+
     ``spill_dir``, a folder on a disk, and ``spill_bytes`` there for each shard: above
     ``spill_high`` of the budget the coldest data moves there, until ``spill_low`` is in use. Gets
     find it as before, only slower. It comes through kills of shards like the rest.
+
+    ``replicas=2``: every row is on two shards before its put is acknowledged, and takes twice its
+    bytes. A shard that is started again without its rows gets them from the other copy, so nothing
+    that was acknowledged is lost while one of the two processes, or what it left, lives; meanwhile
+    gets are answered by the other. ``copy_bytes_per_s``: see `ServiceConfig`.
 
     ``in_process``: on threads of this process instead, for this process alone: a notebook, a unit
     test. It starts in a tenth of the time and is used in the same way; nothing is started again.
@@ -261,6 +275,7 @@ def serve(
         backend=backend,
         backend_options=backend_options or {},
         arena_dir=arena_dir,
+        backends=backends or {},
         spill_dir=spill_dir,
         spill_bytes=spill_bytes,
         spill_high=spill_high,
@@ -269,6 +284,8 @@ def serve(
         encrypt=encrypt,
         read_keys=read_keys or {},
         prefault=prefault,
+        replicas=replicas,
+        copy_bytes_per_s=copy_bytes_per_s,
         restart=restart,
         in_process=in_process,
         samplers=tuple(map(path_of, samplers)),

@@ -22,6 +22,7 @@ from transferqueue.service.runtime_dir import RuntimeDir
 from transferqueue.service.supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from transferqueue.client.sync_client import Client
@@ -181,6 +182,7 @@ def join(
     budget_bytes: int = 4 << 30,
     host: str | None = None,
     arena_dir: str | None = None,
+    backends: Mapping[str, Mapping[str, Any]] | None = None,
     spill_dir: str | None = None,
     spill_bytes: int | None = None,
     spill_high: float = 0.9,
@@ -199,6 +201,7 @@ def join(
         budget_bytes=budget_bytes,
         host=host,
         arena_dir=arena_dir,
+        backends=backends or {},
         spill_dir=spill_dir,
         spill_bytes=spill_bytes,
         spill_high=spill_high,

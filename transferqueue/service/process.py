@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from transferqueue.checkpoint.restore_plan import SavedPlane
-from transferqueue.config import SpillConfig
+from transferqueue.config import OtherBackend, SpillConfig
 from transferqueue.errors import TransferQueueError
 from transferqueue.homes import Homes
 from transferqueue.net.keys import ServiceKeys
@@ -65,6 +65,7 @@ def make_server(settings: dict[str, Any]) -> Runnable:
             homes=Homes.from_plain(settings.get("homes")),
             saved=_optional(SavedPlane.from_plain, settings.get("restore")),
         )
+    from transferqueue.replication.settings import GuardSettings
     from transferqueue.shard.opening import Beginning
     from transferqueue.shard.server import ShardServer
 
@@ -78,12 +79,14 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         budget_bytes=settings["budget_bytes"],
         arena_dir=settings["arena_dir"],
         backend_options=settings["backend_options"],
+        others=[OtherBackend.from_plain(other) for other in settings["others"]],
         spill=_optional(SpillConfig.from_plain, settings["spill"]),
         guardian_pid=settings.get("guardian_pid"),
         epoch=settings.get("epoch", 0),
         lineage=settings.get("lineage", ""),
         draining=settings.get("draining", False),
         beginning=_optional(Beginning.from_settings, settings if "uids" in settings else None),
+        guard=_optional(GuardSettings.from_plain, settings.get("guard")),
     )
 
 

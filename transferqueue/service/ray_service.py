@@ -311,6 +311,7 @@ def serve_ray(
     backend: str = "shm",
     backend_options: Mapping[str, Any] | None = None,
     arena_dir: str | None = None,
+    backends: Mapping[str, Mapping[str, Any]] | None = None,
     spill_dir: str | None = None,
     spill_bytes: int | None = None,
     spill_high: float = 0.9,
@@ -329,7 +330,7 @@ def serve_ray(
 
     ``shards_per_node`` shards on every node (or on those of ``nodes``, by node id), each with
     ``budget_bytes``, and the coordinator on this node. Any process of the cluster reaches it with
-    ``tq.connect()``. What bytes lie on (``backend``, ``arena_dir``, ``spill_dir``, …), ``encrypt``,
+    ``tq.connect()``. What bytes lie on (``backend``, ``backends``, ``spill_dir``, …), ``encrypt``,
     ``read_keys`` and ``prefault``: see `ServiceConfig`; folders are each node's own.
     ``samplers``: own classes, as in `serve`, importable where the coordinator runs.
     ``actor_options`` are those of ``ray.remote`` for all of its actors: ``num_cpus`` (0 by
@@ -346,6 +347,7 @@ def serve_ray(
             backend=backend,
             backend_options=backend_options or {},
             arena_dir=arena_dir,
+            backends=backends or {},
             spill_dir=spill_dir,
             spill_bytes=spill_bytes,
             spill_high=spill_high,

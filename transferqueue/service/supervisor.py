@@ -53,9 +53,12 @@ class _Ward:
 class Supervisor:
     """Children by name. Only its owner starts and closes it; a thread watches in between."""
 
-    def __init__(self, log_dir: Path, *, start_timeout_s: float) -> None:
+    def __init__(
+        self, log_dir: Path, *, start_timeout_s: float, restart_timeout_s: float | None = None
+    ) -> None:
+        """``restart_timeout_s``: for children that are started again; ``None``: the same."""
         self._log_dir = log_dir
-        self._start_timeout_s = start_timeout_s
+        self._restart_timeout_s = restart_timeout_s or start_timeout_s
         self._wards: dict[str, _Ward] = {}
         self.failures: dict[str, TransferQueueError] = {}
         """Children that were given up, by name."""
@@ -151,7 +154,7 @@ class Supervisor:
         ward.process = self._spawn(ward.name, ward.settings)
 
     def _wait_again(self, ward: _Ward, selector: selectors.BaseSelector) -> None:
-        deadline_s = time.monotonic() + self._start_timeout_s
+        deadline_s = time.monotonic() + self._restart_timeout_s
         try:
             ward.process.wait_ready(deadline_s, give_up=self._wake_read)
         except TransferQueueError as error:

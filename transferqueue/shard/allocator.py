@@ -137,6 +137,22 @@ class RangeAllocator:
         self._used_bytes += extent
         return Range(address=address, nbytes=extent)
 
+    def alloc_fresh(self, nbytes: int) -> int:
+        """The address of a range of bytes that were never given out before. ``ValueError`` when
+        there are none left. Zero bytes take no space."""
+        extent = extent_of(nbytes, self._page_from)
+        if extent == 0:
+            return 0
+        start = self.frontier
+        address = align_up(start, _alignment_of(extent, self._page_from))
+        if address + extent > self.capacity_bytes:
+            raise ValueError(f"no address left for {nbytes} bytes")
+        if address > start:
+            self._free.add_many(np.array([start]), np.array([address]))
+        self.frontier = address + extent
+        self._used_bytes += extent
+        return address
+
     def alloc_many(self, nbytes: Sequence[int] | Int64s) -> Int64s | None:
         """Addresses of one range for each size, or ``None`` and no change when not all fit.
 

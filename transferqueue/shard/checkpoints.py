@@ -55,7 +55,8 @@ class _Writing:
 
 class ShardCheckpoints:
     """``send`` goes to the coordinator, ``next_event`` is the number of the event that it will be
-    told next, ``on_free`` hears that space or the way for puts came free."""
+    told next, ``on_free`` hears that space or the way for puts came free. ``is_settled``: whether
+    every change that has come is made; those that are on their way to a second copy are not."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class ShardCheckpoints:
         send: Callable[[Message], None],
         next_event: Callable[[], int],
         on_free: Callable[[], None],
+        is_settled: Callable[[], bool],
     ) -> None:
         self._slot = slot
         self._store = store
@@ -77,6 +79,9 @@ class ShardCheckpoints:
         self._send = send
         self._next_event = next_event
         self._on_free = on_free
+        self._is_settled = is_settled
+        self._is_settling = False
+        """Held, and not told yet: some changes have come before."""
         self._request_ids = itertools.count(FIRST_REQUEST_ID)
         self._id: str | None = None
         self._folder = ""
@@ -128,7 +133,9 @@ class ShardCheckpoints:
     def _begin_hold(self, body: dict[str, Any]) -> None:
         self._hold.begin(body["now_s"])
         self._passing, self._is_waiting_for_parts = frozenset(), False
-        self._tell_held()
+        self._is_settling = not self._is_settled()
+        if not self._is_settling:
+            self._tell_held()
 
     def _tell_held(self) -> None:
         parts = self._store.split_puts.names().to_plain()
@@ -181,6 +188,9 @@ class ShardCheckpoints:
         if self._hold.until_s is not None and now_s >= self._hold.until_s:
             why = "the cut was not ordered in time, so it let its clients go on"
             self._fail(CheckpointFailed(self._folder, self._name, why))
+        if self._is_settling and self._is_settled():
+            self._is_settling = False
+            self._tell_held()
         if self._is_waiting_for_parts and not self._is_awaited_under_way():
             self._is_waiting_for_parts = False
             self._tell_held()
@@ -217,6 +227,7 @@ class ShardCheckpoints:
 
     def _end_hold(self) -> None:
         self._passing, self._is_waiting_for_parts = frozenset(), False
+        self._is_settling = False
         if self._hold.is_on:
             self._hold.end(self._server)
             self._on_free()

@@ -72,7 +72,14 @@ class _CutMaker:
                 here = np.zeros(len(uids), dtype=bool)
                 here[np.flatnonzero(present)[taken]] = True
                 columns.append(self._column(field, here[kept], cells.take(np.flatnonzero(taken))))
-        self._partitions.append(SavedPartition(name=name, uids=uids[kept], columns=columns))
+        self._partitions.append(
+            SavedPartition(
+                name=name,
+                uids=uids[kept],
+                columns=columns,
+                backends=self._store.choice.of.get(name, {}),
+            )
+        )
         row_bytes = np.zeros(np.count_nonzero(kept), dtype=np.int64)
         for column in columns:
             row_bytes[column.present] += column.sizes

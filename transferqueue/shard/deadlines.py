@@ -27,9 +27,10 @@ class Deadlines:
         self._final_s[number] = self._due_s[number] = final_s
 
     def heard(self, number: int, now_s: float, *, more_to_come: bool) -> None:
-        """A chunk was moved."""
-        final_s = self._final_s[number]
-        self._due_s[number] = min(final_s, now_s + SILENCE_S) if more_to_come else final_s
+        """A chunk was moved. Nothing, of one that has no deadline."""
+        final_s = self._final_s.get(number)
+        if final_s is not None:
+            self._due_s[number] = min(final_s, now_s + SILENCE_S) if more_to_come else final_s
 
     def drop(self, number: int) -> None:
         """It ended otherwise, or was not here."""

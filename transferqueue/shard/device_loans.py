@@ -29,6 +29,11 @@ class DeviceLoans:
         self.num_overdue = 0
         """Loans that were kept for longer than they were lent, so far."""
 
+    @property
+    def is_on(self) -> bool:
+        """Whether there is device memory to lend."""
+        return self._slots is not None
+
     def lend(
         self,
         lease_id: int,

@@ -10,18 +10,20 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.errors import ArenaReplaced, TransferExpired
+from transferqueue.errors import ArenaReplaced, Malformed, TransferExpired
 from transferqueue.fields import FieldKind
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
+from transferqueue.shard.commits import COMMIT_GRACE_S
 from transferqueue.shard.deadlines import Deadlines
-from transferqueue.shard.puts import COMMIT_GRACE_S
+from transferqueue.shard.moved_bytes import MovedBytes, Way
 from transferqueue.shard.send_credit import SendCredit
 from transferqueue.shard.transfers import OutgoingGet
 from transferqueue.wire import ops
@@ -30,9 +32,9 @@ from transferqueue.wire.chunks import MAX_FRAMES, STREAM_FROM_BYTES
 from transferqueue.wire.get import GetAnswer, GotColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from transferqueue.backends.base import Backend
+    from transferqueue.backends.several import SeveralBackends
     from transferqueue.devices.slots import SlotRef
     from transferqueue.net.server import Handler, Request, Server
     from transferqueue.shard.device_loans import DeviceLoans
@@ -50,6 +52,9 @@ SEND_LIMIT_BYTES = 64 << 20
 """Bytes that were brought together for readers and not sent yet."""
 
 
+_Columns = Mapping[str, "FoundColumn"]
+
+
 class Gets:
     """The requests that make up gets. ``on_free`` hears that space came free; ``arena`` is the
     token of the memory that clients map, ``None`` when they cannot."""
@@ -58,8 +63,9 @@ class Gets:
         self,
         *,
         server: Server,
+        moved: MovedBytes,
         store: Store,
-        backend: Backend,
+        backend: SeveralBackends,
         peers: MappingPeers,
         journal: ShardJournal,
         arena: str | None,
@@ -68,6 +74,7 @@ class Gets:
     ) -> None:
         self._loans = loans
         self._server = server
+        self._moved = moved
         self._store = store
         self._backend = backend
         self._peers = peers
@@ -80,7 +87,7 @@ class Gets:
         self._credit = SendCredit(SEND_LIMIT_BYTES)
         self._parked: deque[Request] = deque()
         self.handlers: dict[str, Handler] = {
-            ops.GET: self._get,
+            ops.GET: self.ending_leases(self._get),
             ops.READ: self._read,
             ops.READ_DONE: self._read_done,
             ops.RELEASE: self._release,
@@ -150,7 +157,8 @@ class Gets:
         mapped = self._mapped(reader, found)
         streamed = {} if mapped else _streamed(found)
         sent = {n: c for n, c in found.items() if n not in mapped and n not in streamed}
-        in_payload = _stretches({name: column.num_bytes for name, column in sent.items()})
+        sizes = self._count(str(body["partition"]), mapped, streamed, sent)
+        in_payload = _stretches(sizes)
         in_ranges = _stretches({name: len(c.runs.starts) for name, c in mapped.items()})
         lease_id = self._hold(request, mapped, streamed) if mapped or streamed else None
         answer = GetAnswer(
@@ -166,15 +174,27 @@ class Gets:
         arrays = ArrayWriter()
         return Reply(body=answer.write(arrays), frames=arrays.frames)
 
+    def _count(
+        self, partition: str, mapped: _Columns, streamed: _Columns, sent: _Columns
+    ) -> dict[str, int]:
+        """The bytes of each column that goes with the answer."""
+        sizes: dict[str, int] = {}
+        for way, columns in zip(Way, (sent, mapped, streamed), strict=True):
+            if columns:
+                of_way = {name: column.num_bytes for name, column in columns.items()}
+                self._moved.got(partition, of_way, way)
+                sizes = of_way if way is Way.INLINE else sizes
+        return sizes
+
     def _mapped(
         self, reader: Mapping[str, Any] | None, found: Mapping[str, FoundColumn]
     ) -> dict[str, FoundColumn]:
         """The columns that the reader is to read in place."""
-        if reader is not None and self._backend.slots is not None:
+        if reader is not None and self._loans.is_on:
             return self._on_device(found)
-        if reader is None or not self._backend.capabilities.mappable:
+        if reader is None:
             return {}
-        here = {n: c for n, c in found.items() if self._backend.lies_in_memory(c.runs.starts)}
+        here = {n: c for n, c in found.items() if self._backend.is_mappable(c.runs.starts)}
         large = {name: c for name, c in here.items() if c.num_bytes >= MAP_FROM_BYTES}
         total = _num_bytes(found)
         if total - _num_bytes(here) > STREAM_FROM_BYTES:
@@ -321,15 +341,30 @@ class Gets:
         """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more. ``refs``: slots
         that were copied from, to be checked before: what is not right any more is an error."""
         lease_ids = ArrayReader(request.frames).int64s(request.body["lease_ids"])
-        reader = self._peers.key_of(request.body["reader"])
         try:
             self._loans.check(request.body.get("refs", ()))
         finally:
-            self._loans.end(reader, lease_ids.tolist(), time.monotonic())
-            self._journal.released(reader, lease_ids.tolist())
-            self._store.release(reader, lease_ids.tolist())
-            self._on_free()
+            self._end_leases(request.body["reader"], lease_ids.tolist())
         return Reply(body={})
+
+    def ending_leases(self, handler: Handler) -> Handler:
+        """The handler of a request that may say first which leases have ended."""
+
+        def handle(request: Request) -> Reply | None:
+            ended = request.body.get(ops.ENDED)
+            # A key that only reads was lent no memory, and ends nobody's lease.
+            if ended is not None and not request.is_reader:
+                self._end_leases(ended["reader"], _lease_ids(ended["lease_ids"]))
+            return handler(request)
+
+        return handle
+
+    def _end_leases(self, reader: Mapping[str, Any], lease_ids: Sequence[int]) -> None:
+        key = self._peers.key_of(reader)
+        self._loans.end(key, lease_ids, time.monotonic())
+        self._journal.released(key, lease_ids)
+        self._store.release(key, lease_ids)
+        self._on_free()
 
     def _end(self, lease_id: int) -> None:
         held = self._outgoing.get(lease_id)
@@ -352,6 +387,13 @@ class _HeldGet:
     reader: str
     key_name: str | None
     get: OutgoingGet
+
+
+def _lease_ids(packed: object) -> list[int]:
+    if not isinstance(packed, bytes) or len(packed) % 8:
+        raise Malformed("lease_ids are 8 bytes each")
+    ids: list[int] = np.frombuffer(packed, np.int64).tolist()
+    return ids
 
 
 def _got(column: FoundColumn, *, sent: slice | None, mapped: slice | None) -> GotColumn:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from transferqueue.backends.several import ADDRESS_BITS
 from transferqueue.errors import InvalidInput
 from transferqueue.net.server import Handler, Reply, Request
 from transferqueue.wire import ops
@@ -17,7 +18,7 @@ from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.tags import SITE_TAG
 
 if TYPE_CHECKING:
-    from transferqueue.backends.base import Backend
+    from transferqueue.backends.several import SeveralBackends
     from transferqueue.shard.peers import MappingPeers
     from transferqueue.shard.puts import Budget, Puts
     from transferqueue.shard.rows import RowTable
@@ -33,14 +34,24 @@ class Inquiries:
     """Changes nothing."""
 
     def __init__(
-        self, *, store: Store, backend: Backend, peers: MappingPeers, budget: Budget, puts: Puts
+        self,
+        *,
+        store: Store,
+        backend: SeveralBackends,
+        peers: MappingPeers,
+        budget: Budget,
+        puts: Puts,
     ) -> None:
         self._store = store
         self._backend = backend
         self._peers = peers
         self._budget = budget
         self._puts = puts
-        self.handlers: dict[str, Handler] = {ops.WAITS: self._waits, ops.DESCRIBE: self._describe}
+        self.handlers: dict[str, Handler] = {
+            ops.WAITS: self._waits,
+            ops.DESCRIBE: self._describe,
+            ops.STORED: self._stored,
+        }
 
     def _waits(self, request: Request) -> Reply:
         """Body: ``partition`` or nil for all, ``limit``. Entries as `coordinator.waiting_report`
@@ -73,7 +84,6 @@ class Inquiries:
 
     def _wait(self, put: WaitingPut, now_s: float) -> dict[str, Any]:
         plan = put.plan
-        free_bytes = self._budget.nbytes - self._backend.used_bytes
         return {
             "kind": "put",
             "partition": plan.partition,
@@ -85,21 +95,52 @@ class Inquiries:
             "ready_by_field": {},
             "since_s": now_s - put.since_s,
             "left_s": put.deadline_s - now_s,
-            "why": (
-                f"shard {self._budget.slot}: {plan.nbytes:,} bytes wanted, {free_bytes:,} of "
-                f"{self._budget.nbytes:,} free, {self._backend.largest_free:,} in one piece"
-            ),
+            "why": f"shard {self._budget.slot}: "
+            + "; ".join(self._need(number, nbytes) for number, nbytes in put.needs.items()),
         }
+
+    def _need(self, number: int, nbytes: int) -> str:
+        member = self._backend.members[number]
+        where = "" if number == self._backend.default else f" in backend {member.name!r}"
+        free_bytes = member.budget_bytes - member.backend.used_bytes
+        return (
+            f"{nbytes:,} bytes wanted, {free_bytes:,} of {member.budget_bytes:,} free{where}, "
+            f"{member.backend.largest_free:,} in one piece"
+        )
 
     def _describe(self, request: Request) -> Reply:
         """Body: ``partition``, ``uids``. By field: which of them it is stored for, how many bytes
-        each of those takes, and its specs. Rows that are not here have no field."""
+        each of those takes, in which backend, and its specs. Rows that are not here have no
+        field."""
         uids = ArrayReader(request.frames).int64s(request.body["uids"])
         _checked_limit(len(uids), MAX_SAMPLES)
         table = self._store.partitions.get(str(request.body["partition"]))
         arrays = ArrayWriter()
         body = {} if table is None else self._cells(table, uids, arrays)
-        return Reply(body={"fields": body}, frames=arrays.frames)
+        return Reply(body={"fields": body, "backends": self._backend.names}, frames=arrays.frames)
+
+    def _stored(self, request: Request) -> Reply:
+        """Body: ``partition`` or nil for all. By partition, field and backend the bytes of it,
+        padding included. O(cells)."""
+        asked = request.body["partition"]
+        found = {
+            name: {field: self._by_backend(cells.slabs) for field, _, cells in table.columns()}
+            for name, table in self._store.partitions.items()
+            if asked in (None, name)
+        }
+        return Reply(body={"stored": found})
+
+    def _by_backend(self, of_cells: np.ndarray) -> dict[str, int]:
+        slabs = self._store.slabs
+        is_in = np.zeros(len(slabs.num_rows), dtype=bool)
+        is_in[of_cells] = True
+        ids = np.flatnonzero(is_in)
+        numbers = slabs.address[ids] >> ADDRESS_BITS
+        return {
+            name: int(slabs.live_bytes[ids[numbers == number]].sum())
+            for number, name in enumerate(self._backend.names)
+            if (numbers == number).any()
+        }
 
     def _cells(self, table: RowTable, uids: np.ndarray, arrays: ArrayWriter) -> dict[str, Any]:
         rows, found = table.find(uids)
@@ -115,6 +156,7 @@ class Inquiries:
                 "nbytes": arrays.add(cells.lengths[there] * self._store.slabs.unit_bytes[slabs]),
                 "specs": [list(spec.to_wire()) for spec in specs],
                 "of_cell": arrays.add_optional(of_cell),
+                "backend": arrays.add(self._store.slabs.address[slabs] >> ADDRESS_BITS),
             }
         return fields
 

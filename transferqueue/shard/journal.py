@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import StorageFull
@@ -29,14 +30,15 @@ if TYPE_CHECKING:
     from transferqueue.net.server import Request
     from transferqueue.shard.store import Reservation, Store
     from transferqueue.wire.format import Buffer
+    from transferqueue.wire.terms import Terms
 
     Key = tuple[bytes, int]
 
 _log = logging.getLogger(__name__)
 
 PUT, COMMIT, ABORT, CLEAR, STRIP = "put", "commit", "abort", "clear", "strip"
-MOVE = "move"
-LEASE, RELEASE, PEER, GONE, LIMITED = "lease", "release", "peer", "gone", "limited"
+MOVE, FILLED = "move", "filled"
+LEASE, RELEASE, PEER, GONE, TERMS = "lease", "release", "peer", "gone", "terms"
 
 MAX_ANSWERS = 8192
 """Puts and clears whose answer is remembered: a client asks again within its deadline."""
@@ -81,17 +83,26 @@ class ShardJournal:
         *,
         is_lent: bool,
         deadline_s: float,
+        is_filled: bool = True,
         first_uid: int | None = None,
     ) -> None:
         """A put has its space, and somebody relies on that. ``is_lent``: the process that writes
-        was told where. ``first_uid``: it is committed too (0: its rows were there before).
+        was told where. ``is_filled``: no bytes are to come in chunks. ``first_uid``: it is
+        committed too (0: its rows were there before).
 
         StorageFull, and nothing is written, when there is no room for the record.
         """
         if self._file is None:
+            if first_uid is not None:
+                self._note(request.key, reservation, first_uid)
             return
         record = _put_record(
-            reservation, request, is_lent=is_lent, deadline_s=deadline_s, first_uid=first_uid
+            reservation,
+            request,
+            is_lent=is_lent,
+            is_filled=is_filled,
+            deadline_s=deadline_s,
+            first_uid=first_uid,
         )
         self._write_or_refuse(record, reservation)
         if first_uid is None:
@@ -103,13 +114,22 @@ class ShardJournal:
         return put_id in self._journaled
 
     def is_complete(self, put_id: int) -> bool:
-        """Whether all bytes of a put under way are in the arena, as the journal knows."""
+        """Whether no chunk of a put under way is to come any more, as the journal knows."""
         record = self._journaled.get(put_id)
-        return record is not None and not record.body["lent"]
+        return record is not None and bool(record.body["filled"])
+
+    def filled(self, put_id: int) -> None:
+        """All chunks of a put whose reservation was journaled have come. Nothing, when that was
+        known."""
+        record = self._journaled[put_id]
+        if not record.body["filled"]:
+            self._journaled[put_id] = replace(record, body={**record.body, "filled": True})
+            self._write(Record(kind=FILLED, body={"id": put_id}))
 
     def committed(self, reservation: Reservation, key: Key, first_uid: int) -> None:
         """The commit of a put whose reservation was journaled. StorageFull as above."""
         if self._file is None:
+            self._note(key, reservation, first_uid)
             return
         body = {"id": reservation.put_id, "first": first_uid, "key": list(key)}
         self._write_or_refuse(Record(kind=COMMIT, body=body), reservation)
@@ -185,9 +205,9 @@ class ShardJournal:
                 del self._journaled[put_id]
         self._write(Record(kind=GONE, body={"peer": peer}))
 
-    def limited(self, partitions: Iterable[str]) -> None:
-        """Puts of new rows to these partitions ask the coordinator first."""
-        self._write(Record(kind=LIMITED, body={"partitions": sorted(partitions)}))
+    def told(self, terms: Terms) -> None:
+        """What the coordinator says of partitions from now on."""
+        self._write(Record(kind=TERMS, body=terms.to_plain()))
 
     # -- size -----------------------------------------------------------------------------------
 
@@ -279,6 +299,7 @@ def _put_record(
     request: Request,
     *,
     is_lent: bool,
+    is_filled: bool,
     deadline_s: float,
     first_uid: int | None,
 ) -> Record:
@@ -301,6 +322,7 @@ def _put_record(
             "at": reservation.addresses.tolist(),
             "writer": reservation.writer,
             "lent": is_lent,
+            "filled": is_filled,
             "deadline_s": deadline_s,
             "first": first_uid,
             "key": list(request.key),

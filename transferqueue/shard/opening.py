@@ -17,21 +17,30 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.disk import DiskBackend
-from transferqueue.backends.registry import open_backend
-from transferqueue.backends.tiered import TieredBackend, spill_config
+import numpy as np
+
+from transferqueue.backends.several import ADDRESS_BITS
 from transferqueue.checkpoint.restore_plan import SavedRows
+from transferqueue.config import SPILL_NAME
 from transferqueue.errors import JournalDamaged
 from transferqueue.homes import NAMED, UidRange
 from transferqueue.journal.file import JournalFile, read_journal
+from transferqueue.shard.backend_choice import BackendChoice
 from transferqueue.shard.journal import ShardJournal
 from transferqueue.shard.recovery import Recovery
 from transferqueue.shard.restoring import RowLoader
 from transferqueue.shard.snapshot import snapshot
+from transferqueue.wire.terms import Terms
 
 if TYPE_CHECKING:
-    from transferqueue.backends.base import Backend, BackendConfig
-    from transferqueue.config import SpillConfig
+    from collections.abc import Callable
+
+    from transferqueue.backends.opening import StorageConfig
+    from transferqueue.backends.several import SeveralBackends
+    from transferqueue.replication.mirror import Mirror
+    from transferqueue.shard.store import Store
+
+    Fetch = Callable[[Store, SeveralBackends], Mirror | None]
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +54,7 @@ shards have fewer uids, it is at most a 64th of them."""
 class Opened:
     """A shard that is ready to serve."""
 
-    backend: Backend
+    backend: SeveralBackends
     found: Recovery
     journal: ShardJournal
     epoch: int
@@ -78,68 +87,68 @@ class Beginning:
 
 
 def open_shard(
-    backend: str,
-    config: BackendConfig,
+    storage: StorageConfig,
     *,
     epoch: int,
     beginning: Beginning | None = None,
-    spill: SpillConfig | None = None,
+    fetch: Fetch | None = None,
 ) -> Opened:
     """``epoch``: how many processes of this slot there have been before. Only a shard with a
-    guardian, which restarts it, keeps a journal. ``spill``: the disk that slabs may move to."""
+    guardian, which restarts it, keeps a journal. ``fetch``: gets the rows back that were lost,
+    where somebody has a second copy of them."""
+    slot = storage.config.slot
     if beginning is None:
-        beginning = Beginning.of_slot(config.slot)
-    config = replace(config, epoch=epoch, recover=epoch > 0)
-    opened = _open_backend(backend, config, spill)
-    found = _recovered(opened, config) if opened.recovered else None
+        beginning = Beginning.of_slot(slot)
+    storage = replace(storage, config=replace(storage.config, epoch=epoch))
+    opened = storage.opened(recover=epoch > 0)
+    found = _recovered(opened, slot) if opened.recovered else None
     if found is None and opened.recovered:
         opened.close()
-        opened = _open_backend(backend, replace(config, recover=False), spill)
+        opened = storage.opened(recover=False)
+    names = [name for name in opened.names if name != SPILL_NAME]
+    choice = BackendChoice(names, default=opened.default)
     try:
         if found is None:
-            found = _begun_anew(opened, config, beginning, epoch)
+            found = _begun_anew(opened, choice, storage, beginning, epoch, fetch)
     except BaseException:
         opened.close()
         raise
     found.store.uids_end = beginning.uids.stop
     epoch = max(epoch, found.epoch + 1)
-    found.store.begin(epoch, opened)
-    journal = _open_journal(opened, config, found, epoch)
+    choice.declare(found.terms.backends)
+    found.store.begin(epoch, opened, choice)
+    journal = _open_journal(opened, storage, found, epoch)
     return Opened(backend=opened, found=found, journal=journal, epoch=epoch)
 
 
-def _open_backend(backend: str, config: BackendConfig, spill: SpillConfig | None) -> Backend:
-    """What the disk has is of use only with the memory whose journal tells of it. Where that is
-    there and the disk's file is not, gets of what it held find a file that is too short."""
-    memory = open_backend(backend, config)
-    if spill is None:
-        return memory
-    try:
-        on_disk = spill_config(config, directory=spill.directory, nbytes=spill.nbytes)
-        disk = DiskBackend.open(replace(on_disk, recover=memory.recovered))
-    except BaseException:
-        memory.close(keep=memory.recovered)
-        raise
-    return TieredBackend(memory, disk)
-
-
-def _recovered(backend: Backend, config: BackendConfig) -> Recovery | None:
+def _recovered(backend: SeveralBackends, slot: int) -> Recovery | None:
     path = backend.journal_path
     try:
         records = None if path is None else read_journal(path)
         if records is None:
             raise JournalDamaged(str(path), 0, "there is none")
-        found = Recovery(config.slot, backend.extents)
+        found = Recovery(slot, backend.extents_at)
         found.replay(records, str(path))
+        _lose(backend, found, slot)
         _adopt(backend, found, str(path))
     except JournalDamaged as error:
-        _log.error("shard %d: %s All rows that it held are lost.", config.slot, error)
+        _log.error("shard %d: %s All rows that it held are lost.", slot, error)
         return None
-    _log.warning("shard %d: recovered %d rows", config.slot, found.store.num_rows)
+    _log.warning("shard %d: recovered %d rows", slot, found.store.num_rows)
     return found
 
 
-def _adopt(backend: Backend, found: Recovery, path: str) -> None:
+def _lose(backend: SeveralBackends, found: Recovery, slot: int) -> None:
+    """Rows that have bytes in a backend which does not outlive the process, or is not there."""
+    lost = backend.lost
+    if len(lost):
+        num_rows = found.lose(lambda addresses: np.isin(addresses >> ADDRESS_BITS, lost))
+        if num_rows:
+            names = [backend.names[number] for number in lost.tolist()]
+            _log.error("shard %d: %d rows are lost with backends %s", slot, num_rows, names)
+
+
+def _adopt(backend: SeveralBackends, found: Recovery, path: str) -> None:
     try:
         backend.adopt(*found.ranges_in_use())
     except ValueError as error:
@@ -147,33 +156,43 @@ def _adopt(backend: Backend, found: Recovery, path: str) -> None:
 
 
 def _begun_anew(
-    backend: Backend, config: BackendConfig, beginning: Beginning, epoch: int
+    backend: SeveralBackends,
+    choice: BackendChoice,
+    storage: StorageConfig,
+    beginning: Beginning,
+    epoch: int,
+    fetch: Fetch | None,
 ) -> Recovery:
     """A checkpoint is loaded by the first process only: what came after it is lost to the others
     with their journal, and rows that were cleared since would be there again."""
-    found = Recovery(config.slot)
+    found = Recovery(storage.config.slot, backend.extents_at)
     found.epoch = epoch - 1
     uids = beginning.uids
     found.store.next_uid = uids.start + epoch * min(LOST_UIDS, (uids.stop - uids.start) >> 6)
     found.store.lost_below = found.store.next_uid if epoch else 0
     if beginning.saved is not None and epoch == 0:
-        RowLoader(found.store, backend, beginning.saved, config.budget_bytes).load()
+        loader = RowLoader(found.store, backend, choice, beginning.saved)
+        found.terms = Terms(backends=loader.load())
+    mirror = fetch(found.store, backend) if fetch is not None and epoch else None
+    if mirror is not None:
+        found.adopt_copy(mirror)
+        _log.warning("shard %d: %d rows from its guard", storage.config.slot, found.store.num_rows)
     return found
 
 
 def _open_journal(
-    backend: Backend, config: BackendConfig, found: Recovery, epoch: int
+    backend: SeveralBackends, storage: StorageConfig, found: Recovery, epoch: int
 ) -> ShardJournal:
-    path = backend.journal_path
-    if path is None or config.guardian_pid is None:
-        return ShardJournal(None, slot=config.slot, answers=found.answers)
+    path, slot = backend.journal_path, storage.config.slot
+    if path is None or storage.config.guardian_pid is None:
+        return ShardJournal(None, slot=slot, answers=found.answers)
     records = snapshot(
         found.store,
         epoch=epoch,
-        limited=found.limited,
+        terms=found.terms,
         peers=found.peers,
         puts=found.puts.values(),
         answers=found.answers,
         unsent=found.tagged(),
     )
-    return ShardJournal(JournalFile(path, records), slot=config.slot, answers=found.answers)
+    return ShardJournal(JournalFile(path, records), slot=slot, answers=found.answers)

@@ -1,12 +1,12 @@
 """A shard's edge for puts: space is reserved, bytes come, and then all of it is visible or none.
 
 Bytes come in one of three ways: with the request, when they are few; written by the client into
-the mapped arena, on this host; else in chunks.
+the mapped arena, on this host; else in chunks. Of one put some columns may come by the second way
+and others, that go to a backend which nobody maps, by the third.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,18 +16,22 @@ from transferqueue.errors import ArenaReplaced, Malformed, ShardDraining, Storag
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.admission import Admission, Room
+from transferqueue.shard.chunked_puts import ChunkedPuts
+from transferqueue.shard.commits import COMMIT_GRACE_S, Commits
 from transferqueue.shard.deadlines import Deadlines
-from transferqueue.shard.transfers import IncomingPut
+from transferqueue.shard.moved_bytes import MovedBytes, way_of_put
+from transferqueue.shard.new_rows import NewRows
 from transferqueue.shard.waiting_puts import WaitingPut, WaitingPuts
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
-from transferqueue.wire.put import PutPlan
+from transferqueue.wire.put import BY_WRITE, PutPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from transferqueue.backends.base import Backend
+    from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.server import Handler, Request, Server
+    from transferqueue.replication.home import Copies
     from transferqueue.shard.hold import Hold
     from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
@@ -39,9 +43,6 @@ TRY_AGAIN_S = 0.25
 """How often puts that wait are tried although nothing was freed here: the directory of the arena
 may have been full, and others share it."""
 
-COMMIT_GRACE_S = 10.0
-"""A commit that a client sent within its deadline may take so long to get here."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
@@ -51,30 +52,18 @@ class Budget:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRows:
-    """Samples that one put made."""
-
-    partition: str
-    first_uid: int
-    num_rows: int
-
-    @property
-    def uids(self) -> np.ndarray:
-        return np.arange(self.first_uid, self.first_uid + self.num_rows, dtype=np.int64)
-
-
 class Puts:
     """The requests that make up puts. ``on_commit`` hears what became visible, in order; ``send``
     carries what `Admission` asks to the coordinator. ``arena``: the token of the memory that
-    clients map, ``None`` when they cannot."""
+    clients map, ``None`` when they cannot. ``copies``: where commits pass through."""
 
     def __init__(
         self,
         *,
         server: Server,
+        moved: MovedBytes,
         store: Store,
-        backend: Backend,
+        backend: SeveralBackends,
         peers: MappingPeers,
         budget: Budget,
         journal: ShardJournal,
@@ -82,9 +71,12 @@ class Puts:
         on_commit: Callable[[Committed], None],
         send: Callable[[Message], None],
         hold: Hold,
+        copies: Copies,
     ) -> None:
         self._hold = hold
+        self._copies = copies
         self._server = server
+        self._moved = moved
         self._store = store
         self._backend = backend
         self._peers = peers
@@ -92,17 +84,27 @@ class Puts:
         self._journal = journal
         self._arena = arena
         self._on_commit = on_commit
+        self._commits = Commits(
+            server=server,
+            store=store,
+            backend=backend,
+            journal=journal,
+            copies=copies,
+            give_up=self._give_up,
+            on_commit=self._committed,
+        )
         self._waiting = WaitingPuts()
         self.admission = Admission(slot=budget.slot, server=server, send=send, enter=self._enter)
         self._rooms: dict[int, Room] = {}  # by put_id, until its commit
         self._try_again_s = 0.0
-        self._incoming: dict[int, _ChunkedPut] = {}
         self._deadlines = Deadlines()
+        self._chunked = ChunkedPuts(
+            store=store, backend=backend, journal=journal, deadlines=self._deadlines
+        )
         self._lent: Lent[int] = Lent()
-        self._stored: Lent[NewRows] = Lent()
         self.handlers: dict[str, Handler] = {
             ops.PUT: self._put,
-            ops.WRITE: self._write,
+            ops.WRITE: self._chunked.write,
             **hold.guard({ops.COMMIT: self._commit}),
             ops.ABORT: self._abort,
         }
@@ -116,12 +118,15 @@ class Puts:
             self._server.remember(key, Reply(body=body))
             if partition is not None:
                 rows = NewRows(partition=partition, first_uid=first_uid, num_rows=num_rows)
-                self._stored.note(key, rows)
+                self._commits.made.note(key, rows)
         for put_id, record in found.puts.items():
             key = bytes(record.body["key"][0]), int(record.body["key"][1])
             self._lent.note(key, put_id)
             is_lent = bool(record.body["lent"])
-            self._server.remember(key, _set_aside(self._store.reservation(put_id), is_lent=is_lent))
+            reservation = self._store.reservation(put_id)
+            self._server.remember(key, self._set_aside(reservation, is_lent=is_lent))
+            if not record.body["filled"]:
+                self._chunked.expect(reservation, np.flatnonzero(~self._mapped(reservation)))
             if not is_lent:
                 self._deadlines.add(put_id, float(record.body["deadline_s"]) + COMMIT_GRACE_S)
         self._journal.keep(found.puts)
@@ -135,11 +140,10 @@ class Puts:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    @property
-    def bytes_wanted(self) -> int:
-        """Of the first put that waits for space; 0 when none does."""
-        first = None if self._hold.is_on else next(iter(self._waiting), None)
-        return 0 if first is None else first.plan.nbytes
+    def bytes_wanted(self, number: int) -> int:
+        """Of the first put that waits for space of this backend; 0 when none does."""
+        first = None if self._hold.is_on else self._waiting.first_for(number)
+        return 0 if first is None else first.needs[number]
 
     @property
     def bytes_waiting(self) -> int:
@@ -154,9 +158,10 @@ class Puts:
             self._try_again_s = now_s + TRY_AGAIN_S
             self.admit()
         for put in self._waiting.expire(now_s):
-            self._server.refuse(put.request, self._full(put.plan, now_s - put.since_s))
+            self._server.refuse(put.request, self._full(put, now_s - put.since_s))
             self._give_room_back(put)
         self._give_back_rooms_of_ended_puts()
+        self._commits.tick(now_s)
         late = self._deadlines.pass_by(now_s)
         for put_id in late:
             self._give_up(put_id)
@@ -169,6 +174,7 @@ class Puts:
             self._waiting.next_deadline_s(),
             self._deadlines.next_s(),
             self.admission.next_s(),
+            self._commits.next_s(),
             self._try_again_s if len(self._waiting) else None,
         )
         return min((at_s for at_s in due if at_s is not None), default=None)
@@ -184,7 +190,7 @@ class Puts:
         put_id = self._lent.take_back(key)
         if put_id is not None:
             self._give_up(put_id)
-        return self._stored.take_back(key)
+        return self._commits.cancel(key)
 
     def admit(self) -> None:
         """Space came free: offer it to the puts that wait."""
@@ -200,7 +206,7 @@ class Puts:
         this is answered, else they are held under the ``put_id`` of the answer until ``commit`` or
         ``abort`` names it. Without ``payload`` the answer has a ``put_id`` too: the process
         ``writer`` is told where to write each column, or, if that is nil, the bytes come by
-        ``write``.
+        ``write``. So do those of columns whose address is -1; of all, where no addresses come.
         """
         body = request.body
         plan = PutPlan.read(body, ArrayReader(request.frames))
@@ -208,22 +214,26 @@ class Puts:
             _payload_of(request, plan)  # sizes are checked before anything is reserved
         if self.is_draining and plan.uids is None:
             raise ShardDraining(self._budget.slot)
-        if plan.nbytes > self._budget.nbytes:
-            raise self._full(plan, 0.0)
         put = WaitingPut(
             request=request,
             plan=plan,
             since_s=request.received_s,
             deadline_s=request.received_s + request.seconds(),
+            needs=self._store.choice.bytes_of(plan),
         )
+        members = self._backend.members
+        if any(nbytes > members[at].budget_bytes for at, nbytes in put.needs.items()):
+            raise self._full(put, 0.0)
         if self.admission.concerns(plan):
             self.admission.ask(put, request.received_s)
         else:
             self._try_or_wait(put)
 
     def _try_or_wait(self, put: WaitingPut) -> None:
-        if self._hold.is_on or len(self._waiting) or not self._try_put(put):
+        if self._hold.is_on or self._waiting.are_ahead_of(put):
             self._waiting.add(put)
+        elif lacking := self._try_put(put):
+            self._waiting.add(put, lacking)
 
     def _enter(self, put: WaitingPut) -> None:
         """There is room for the put in its partition; now it needs space here."""
@@ -239,8 +249,9 @@ class Puts:
         for put_id in ended:
             self.admission.give_back(self._rooms.pop(put_id))
 
-    def _try_put(self, put: WaitingPut) -> bool:
-        """Whether the put is answered: done, or refused for good. False: no space now.
+    def _try_put(self, put: WaitingPut) -> tuple[int, ...]:
+        """Backends that have no room for the put now; none: it is answered, done or refused for
+        good.
 
         This may be on the occasion of another request, so a failure is answered to the put's own.
         """
@@ -252,7 +263,7 @@ class Puts:
             key = put.request.peer_name if writer is None else self._peers.key_of(writer)
             reservation = self._store.reserve(put.plan, key)
             if reservation is None:
-                return False
+                return self._backend.refused
             is_reserved = True
             if put.is_admitted:
                 self._rooms[reservation.put_id] = Room.of(put.plan)
@@ -261,29 +272,57 @@ class Puts:
             except BaseException:
                 self._give_up(reservation.put_id)
                 raise
-            self._server.reply(put.request, reply)
+            if reply is not None:
+                self._server.reply(put.request, reply)
         if not is_reserved:
             self._give_room_back(put)
-        return True
+        return ()
 
-    def _reserved(self, put: WaitingPut, reservation: Reservation) -> Reply:
+    def _reserved(self, put: WaitingPut, reservation: Reservation) -> Reply | None:
+        """``None``: it is answered when it is visible."""
         body = put.request.body
+        self._moved.put(put.plan, way_of_put(body))
         if body["payload"] is not None:
             return self._fill(put, reservation)
         self._lent.note(put.request.key, reservation.put_id)
-        is_lent = body["writer"] is not None
+        mapped = self._mapped(reservation)
+        is_lent = body["writer"] is not None and bool(mapped.any())
+        columns = np.flatnonzero(~mapped) if is_lent else np.arange(len(mapped))
         if is_lent:
             # No deadline: while its process lives it may be writing, so only its commit, its abort
             # or its end give the space on.
-            self._write_down(put, reservation, is_lent=True)
+            self._write_down(put, reservation, is_lent=True, is_filled=not len(columns))
         else:
-            self._expect_chunks(put, reservation)
-        return _set_aside(reservation, is_lent=is_lent)
+            self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
+        if len(columns) or not is_lent:
+            self._chunked.expect(reservation, columns, put)
+        return self._set_aside(reservation, is_lent=is_lent)
 
-    def _write_down(self, put: WaitingPut, reservation: Reservation, *, is_lent: bool) -> None:
-        self._journal.reserved(reservation, put.request, is_lent=is_lent, deadline_s=put.deadline_s)
+    def _mapped(self, reservation: Reservation) -> np.ndarray:
+        """The columns that a process of this host can write in place. bool[columns]"""
+        return self._backend.are_mappable(reservation.addresses)
 
-    def _fill(self, put: WaitingPut, reservation: Reservation) -> Reply:
+    def _set_aside(self, reservation: Reservation, *, is_lent: bool) -> Reply:
+        """The answer to a put that holds space, and says where to a process that writes there."""
+        if not is_lent:
+            return Reply(body={"put_id": reservation.put_id})
+        arrays, mapped = ArrayWriter(), self._mapped(reservation)
+        addresses = arrays.add(np.where(mapped, reservation.addresses, BY_WRITE))
+        answer = {"put_id": reservation.put_id, "addresses": addresses}
+        return Reply(body=answer, frames=arrays.frames)
+
+    def _write_down(
+        self, put: WaitingPut, reservation: Reservation, *, is_lent: bool, is_filled: bool = True
+    ) -> None:
+        self._journal.reserved(
+            reservation,
+            put.request,
+            is_lent=is_lent,
+            is_filled=is_filled,
+            deadline_s=put.deadline_s,
+        )
+
+    def _fill(self, put: WaitingPut, reservation: Reservation) -> Reply | None:
         payload = _payload_of(put.request, put.plan).data
         at = 0
         for address, column in zip(reservation.addresses.tolist(), put.plan.columns, strict=True):
@@ -291,91 +330,45 @@ class Puts:
                 self._backend.write(address, payload[at : at + column.nbytes])
                 at += column.nbytes
         if put.request.body["commit"]:
-            return self._make_visible(put.request, reservation.put_id)
+            self._commits.make_visible(put.request, reservation.put_id)
+            return None
         self._write_down(put, reservation, is_lent=False)
         self._lent.note(put.request.key, reservation.put_id)
         self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
-        return _set_aside(reservation, is_lent=False)
+        return self._set_aside(reservation, is_lent=False)
 
-    def _full(self, plan: PutPlan, waited_s: float) -> StorageFull:
-        available = self._budget.nbytes - self._backend.used_bytes
-        return StorageFull(plan.nbytes, available, self._budget.nbytes, waited_s, self._budget.slot)
-
-    # -- chunks ---------------------------------------------------------------------------------
-
-    def _expect_chunks(self, put: WaitingPut, reservation: Reservation) -> None:
-        put_id = reservation.put_id
-        sizes = [column.nbytes for column in put.plan.columns]
-        chunks = IncomingPut(sizes, reservation.addresses)
-        self._incoming[put_id] = _ChunkedPut(put=put, chunks=chunks)
-        self._deadlines.add(put_id, put.deadline_s + COMMIT_GRACE_S)
-
-    def _write(self, request: Request) -> Reply:
-        """Body: ``put_id``, ``chunk``; the bytes of the chunk in any frames.
-
-        The same chunk may come again: its answer was lost.
-        """
-        put_id, chunk = request.number("put_id"), request.number("chunk")
-        reservation = self._store.reservation(put_id)
-        incoming = self._incoming.get(put_id)
-        if incoming is None and self._journal.is_complete(put_id):
-            return Reply(body={})  # an earlier process of this shard took all of them
-        if incoming is None:
-            raise Malformed(f"put {put_id} does not come in chunks")
-        chunks = incoming.chunks
-        for address, block in chunks.places(chunk, request.frames):
-            self._backend.write(address, block)
-        chunks.note(chunk)
-        if chunks.is_complete and not self._journal.is_reserved(put_id):
-            self._write_down(incoming.put, reservation, is_lent=False)
-        self._deadlines.heard(put_id, time.monotonic(), more_to_come=not chunks.is_complete)
-        return Reply(body={})
+    def _full(self, put: WaitingPut, waited_s: float) -> StorageFull:
+        """Of the backend that has least room for what the put brings there."""
+        members = self._backend.members
+        free = {at: members[at].budget_bytes - members[at].backend.used_bytes for at in put.needs}
+        worst = min(put.needs, key=lambda at: free[at] - put.needs[at])
+        return StorageFull(
+            put.needs[worst],
+            free[worst],
+            members[worst].budget_bytes,
+            waited_s,
+            self._budget.slot,
+            members[worst].name if worst != self._backend.default else "",
+        )
 
     # -- the end --------------------------------------------------------------------------------
 
-    def _commit(self, request: Request) -> Reply:
-        """Body: ``put_id``."""
-        put_id = request.number("put_id")
-        incoming = self._incoming.get(put_id)
-        if incoming is not None:
-            incoming.chunks.refuse_unless_complete()
-        return self._make_visible(request, put_id)
-
-    def _make_visible(self, request: Request, put_id: int) -> Reply:
-        reservation = self._store.reservation(put_id)
-        self._forget(put_id)
-        sizes = np.array([column.nbytes for column in reservation.plan.columns], dtype=np.int64)
-        try:
-            self._backend.seal(reservation.addresses, sizes)
-            self._store.check_commit(put_id)
-            self._write_down_commit(request, reservation)
-        except BaseException:
-            self._give_up(put_id)
-            raise
-        committed = self._store.commit(put_id)
+    def _committed(self, put_id: int, committed: Committed) -> None:
         self._rooms.pop(put_id, None)  # used: the coordinator counts the rows themselves
         self._on_commit(committed)
-        first_uid = int(committed.uids[0]) if len(committed.uids) else 0
-        rows = NewRows(
-            partition=committed.partition, first_uid=first_uid, num_rows=len(committed.uids)
-        )
-        if reservation.plan.uids is None:
-            self._stored.note(request.key, rows)
-        return Reply(body={"first_uid": rows.first_uid, "num_rows": rows.num_rows})
 
-    def _write_down_commit(self, request: Request, reservation: Reservation) -> None:
-        is_new = reservation.plan.uids is None and reservation.plan.num_rows > 0
-        first_uid = self._store.next_uid if is_new else 0
-        if request.op == ops.COMMIT:
-            self._journal.committed(reservation, request.key, first_uid)
-        else:
-            self._journal.reserved(
-                reservation, request, is_lent=False, deadline_s=0.0, first_uid=first_uid
-            )
+    def _commit(self, request: Request) -> None:
+        """Body: ``put_id``."""
+        put_id = request.number("put_id")
+        self._chunked.refuse_unless_complete(put_id)
+        self._store.reservation(put_id)
+        self._forget(put_id)
+        self._commits.make_visible(request, put_id)
 
     def _abort(self, request: Request) -> Reply:
         """Body: ``put_id``."""
-        self._give_up(request.number("put_id"))
+        put_id = request.number("put_id")
+        self._copies.after_waiting(lambda: self._give_up(put_id))
         self.admit()
         return Reply(body={})
 
@@ -385,26 +378,8 @@ class Puts:
         self._store.abort(put_id)
 
     def _forget(self, put_id: int) -> None:
-        self._incoming.pop(put_id, None)
+        self._chunked.forget(put_id)
         self._deadlines.drop(put_id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ChunkedPut:
-    """A put whose bytes come in chunks."""
-
-    put: WaitingPut
-    chunks: IncomingPut
-
-
-def _set_aside(reservation: Reservation, *, is_lent: bool) -> Reply:
-    """The answer to a put that holds space, and says where to a process that writes there."""
-    if not is_lent:
-        return Reply(body={"put_id": reservation.put_id})
-    arrays = ArrayWriter()
-    addresses = arrays.add(reservation.addresses)
-    answer = {"put_id": reservation.put_id, "addresses": addresses}
-    return Reply(body=answer, frames=arrays.frames)
 
 
 def _payload_of(request: Request, plan: PutPlan) -> np.ndarray:

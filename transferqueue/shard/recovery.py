@@ -18,7 +18,7 @@ from transferqueue.fields import FieldSpec
 from transferqueue.journal.codes import read_runs, read_sizes
 from transferqueue.shard import journal, snapshot
 from transferqueue.shard.account import tags_left
-from transferqueue.shard.allocator import extents as arena_extents
+from transferqueue.shard.allocator import extents
 from transferqueue.shard.moving import Move
 from transferqueue.shard.rows import Cells
 from transferqueue.shard.store import Committed, Store
@@ -26,26 +26,38 @@ from transferqueue.uids import decode_uids
 from transferqueue.wire.arrays import ArrayReader
 from transferqueue.wire.put import PutPlan
 from transferqueue.wire.tags import read_tags
+from transferqueue.wire.terms import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from transferqueue.journal.records import Record
+    from transferqueue.replication.mirror import Mirror
+    from transferqueue.shard.rows import RowTable
 
     Key = tuple[bytes, int]
+
+
+def arena_extents(addresses: np.ndarray, nbytes: Sequence[int]) -> np.ndarray:
+    """Those of one arena."""
+    del addresses
+    return extents(nbytes)
 
 
 class _Replayed:
     """The space of a store while records are replayed."""
 
-    def __init__(self, extents: Callable[[Sequence[int]], np.ndarray]) -> None:
-        self._extents = extents
+    def __init__(self, extents_at: Callable[[np.ndarray, Sequence[int]], np.ndarray]) -> None:
+        self._extents_at = extents_at
 
     def reserve(self, nbytes: Sequence[int]) -> np.ndarray | None:
         raise AssertionError("records bring their addresses")
 
-    def extents(self, nbytes: Sequence[int]) -> np.ndarray:
-        return self._extents(nbytes)
+    def reserve_in(self, nbytes: Sequence[int], numbers: np.ndarray) -> np.ndarray | None:
+        raise AssertionError("records bring their addresses")
+
+    def extents_at(self, addresses: np.ndarray, nbytes: Sequence[int]) -> np.ndarray:
+        return self._extents_at(addresses, nbytes)
 
     def free(self, addresses: np.ndarray, nbytes: np.ndarray) -> None:
         del addresses, nbytes
@@ -55,13 +67,15 @@ class Recovery:
     """What is found. ``store`` serves once it was given its space (`Store.begin`)."""
 
     def __init__(
-        self, slot: int, extents: Callable[[Sequence[int]], np.ndarray] = arena_extents
+        self,
+        slot: int,
+        extents_at: Callable[[np.ndarray, Sequence[int]], np.ndarray] = arena_extents,
     ) -> None:
-        """``extents``: those of the backend whose journal it is."""
-        self.store = Store(slot=slot, space=_Replayed(extents))
+        """``extents_at``: those of the backend whose journal it is."""
+        self.store = Store(slot=slot, space=_Replayed(extents_at))
         self.epoch = 0
         """Of the process that wrote last."""
-        self.limited: list[str] = []
+        self.terms = Terms()
         self.peers: dict[str, dict[str, Any]] = {}
         """Processes that held leases or lent space, by key."""
         self.puts: dict[int, Record] = {}
@@ -91,7 +105,8 @@ class Recovery:
             journal.RELEASE: self._release,
             journal.PEER: self._peer,
             journal.GONE: self._gone,
-            journal.LIMITED: self._limit,
+            journal.TERMS: self._told,
+            journal.FILLED: self._filled,
         }
 
     def replay(self, records: Iterable[Record], where: str = "") -> None:
@@ -102,6 +117,27 @@ class Recovery:
             except (TransferQueueError, LookupError, ValueError, TypeError, AssertionError) as err:
                 why = f"record {number} ({record.kind}) cannot follow those before it: {err!r}"
                 raise JournalDamaged(where, 0, why) from err
+
+    # -- what is lost ---------------------------------------------------------------------------
+
+    def lose(self, is_lost: Callable[[np.ndarray], np.ndarray]) -> int:
+        """Drop every row and every put under way that has a slab whose address ``is_lost``.
+        Returns how many rows. They are lost, not cleared; so, from now on, are those that were
+        cleared before."""
+        slabs = self.store.slabs
+        ids = slabs.ids()
+        gone = np.zeros(len(slabs.num_rows), dtype=bool)
+        gone[ids] = is_lost(slabs.address[ids]) & (slabs.extent_bytes[ids] > 0)
+        for reservation in self.store.reservations():
+            if gone[reservation.slab_ids].any():
+                self._abort(reservation.put_id)
+        rows = 0
+        for name, table in list(self.store.partitions.items()):
+            uids = _rows_in(table, gone)
+            rows += len(self.store.clear(name, uids)) if len(uids) else 0
+        if rows:
+            self.store.lost_below = self.store.next_uid
+        return rows
 
     # -- what is left ---------------------------------------------------------------------------
 
@@ -132,12 +168,17 @@ class Recovery:
         found = [tags_left(self.store, committed) for committed in self._tagged]
         return [replace(left, is_again=True) for left in found if left is not None]
 
+    def adopt_copy(self, mirror: Mirror) -> None:
+        """The store was filled from a second copy, and this came with it."""
+        self.answers.update(mirror.answers)
+        self._tagged += mirror.tagged
+
     # -- a snapshot -----------------------------------------------------------------------------
 
     def _head(self, record: Record) -> None:
         body = record.body
         self.epoch = int(body["epoch"])
-        self.limited = list(body["limited"])
+        self.terms = Terms.from_plain(body["terms"])
         self.store.next_uid = int(body["next_uid"])
         self.store.lost_below = int(body["lost_below"])
 
@@ -275,8 +316,22 @@ class Recovery:
                 del self.puts[put_id]
         self.store.peer_gone(peer)
 
-    def _limit(self, record: Record) -> None:
-        self.limited = list(record.body["partitions"])
+    def _told(self, record: Record) -> None:
+        self.terms = Terms.from_plain(record.body)
+
+    def _filled(self, record: Record) -> None:
+        put_id = int(record.body["id"])
+        put = self.puts[put_id]
+        self.puts[put_id] = replace(put, body={**put.body, "filled": True})
+
+
+def _rows_in(table: RowTable, slabs: np.ndarray) -> np.ndarray:
+    """The uids of rows with a cell in one of these slabs, bool[slab ids]."""
+    uids = table.uids()
+    found = np.zeros(len(uids), dtype=bool)
+    for _, present, cells in table.columns():
+        found[np.flatnonzero(present)[slabs[cells.slabs]]] = True
+    return uids[found]
 
 
 def _key(plain: Sequence[Any]) -> Key:

@@ -12,16 +12,18 @@ import numpy as np
 from transferqueue.checkpoint.cells import CellsReader
 from transferqueue.checkpoint.files import read_saved_records, refuse_unseen
 from transferqueue.checkpoint.saved_rows import SavedColumn, SavedPartition, from_records
+from transferqueue.config import SPILL_NAME
 from transferqueue.errors import CheckpointDamaged, CheckpointTooLarge, TransferQueueError
 from transferqueue.shard.rows import Cells
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from transferqueue.backends.base import Backend
+    from transferqueue.backends.several import SeveralBackends
     from transferqueue.checkpoint.manifest import SavedShard
     from transferqueue.checkpoint.restore_plan import SavedRows
     from transferqueue.homes import UidRange
+    from transferqueue.shard.backend_choice import BackendChoice
     from transferqueue.shard.store import Store
 
 
@@ -36,27 +38,43 @@ class _Source:
 class RowLoader:
     """Fills a store whose slabs get their space from ``backend``."""
 
-    def __init__(self, store: Store, backend: Backend, saved: SavedRows, budget_bytes: int) -> None:
+    def __init__(
+        self, store: Store, backend: SeveralBackends, choice: BackendChoice, saved: SavedRows
+    ) -> None:
         self._store = store
         self._backend = backend
+        self._choice = choice
         self._saved = saved
-        self._budget_bytes = budget_bytes
         self._numbers = count(1)
 
-    def load(self) -> None:
-        """`CheckpointDamaged` names the file; `CheckpointTooLarge` when there is no room."""
+    def load(self) -> dict[str, Mapping[str, str]]:
+        """`CheckpointDamaged` names the file; `CheckpointTooLarge` when there is no room.
+        Returns by partition which backend its fields go to."""
         refuse_unseen(self._saved.folder, self._saved.path)
         sources: list[_Source] = []
         try:
             for shard in self._saved.shards:
                 sources.append(self._open(shard))
+            choices = self._declare(sources)
             self._add_rows(sources)
             for source in sources:
                 for partition in source.partitions:
                     self._add_cells(partition, source.cells)
+            return choices
         finally:
             for source in sources:
                 source.cells.close()
+
+    def _declare(self, sources: Sequence[_Source]) -> dict[str, Mapping[str, str]]:
+        """A backend that there is not any more leaves its fields to the default one."""
+        choices: dict[str, Mapping[str, str]] = {}
+        for source in sources:
+            for partition in source.partitions:
+                known = {f: b for f, b in partition.backends.items() if b in self._choice.names}
+                if known:
+                    choices[partition.name] = known
+        self._choice.declare(choices)
+        return choices
 
     def _open(self, shard: SavedShard) -> _Source:
         path, folder = self._saved.path, self._saved.folder
@@ -98,16 +116,27 @@ class RowLoader:
             chosen = np.flatnonzero(is_mine[column.present])
             if len(chosen):
                 rows = table.locate(partition.uids[column.present][chosen])
-                table.write(column.field, rows, self._load(column, chosen, cells))
+                places = self._places(partition.name, column.field)
+                table.write(column.field, rows, self._load(column, chosen, cells, places))
 
-    def _load(self, column: SavedColumn, chosen: np.ndarray, reader: CellsReader) -> Cells:
-        """Put the bytes of the chosen cells into the arena, each slab in one piece."""
+    def _places(self, partition: str, field: str) -> list[int]:
+        """Backends that a field may be loaded into, the first that has room."""
+        found = self._choice.numbers(partition, [field])
+        if found is not None and found[0] != self._backend.default:
+            return [int(found[0])]
+        spill = self._backend.number_of(SPILL_NAME)
+        return [self._backend.default, *([] if spill is None else [spill])]
+
+    def _load(
+        self, column: SavedColumn, chosen: np.ndarray, reader: CellsReader, places: Sequence[int]
+    ) -> Cells:
+        """Put the bytes of the chosen cells into a backend, each slab in one piece."""
         sizes = column.sizes
         offsets = column.offset + np.cumsum(sizes) - sizes
         sizes, offsets = sizes[chosen], offsets[chosen]
         distinct, slab = np.unique(column.slabs[chosen], return_inverse=True)
         slab_bytes = np.bincount(slab, weights=sizes, minlength=len(distinct)).astype(np.int64)
-        addresses, extents = self._reserve(slab_bytes)
+        addresses, extents = self._reserve(slab_bytes, places)
         starts = addresses[slab] + _within(slab, sizes)
         for at, offset, nbytes in _runs(starts, offsets, sizes):
             self._copy(reader, at, offset, nbytes)
@@ -115,12 +144,13 @@ class RowLoader:
         ids = self._add_slabs(column, distinct, slab, addresses, extents)
         return Cells(slabs=ids[slab], starts=starts, lengths=column.lengths[chosen])
 
-    def _reserve(self, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _reserve(self, nbytes: np.ndarray, places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Addresses and extents of slabs of these sizes."""
-        found = self._backend.reserve_for_saved(nbytes.tolist())
+        found = self._backend.reserve_for_saved(nbytes.tolist(), places)
         if found is None:
-            needed = self._backend.used_bytes + int(nbytes.sum())
-            raise CheckpointTooLarge(self._saved.path, needed, self._budget_bytes, 1)
+            member = self._backend.members[places[0]]
+            needed = member.backend.used_bytes + int(nbytes.sum())
+            raise CheckpointTooLarge(self._saved.path, needed, member.budget_bytes, 1)
         return found
 
     def _copy(self, reader: CellsReader, address: int, offset: int, nbytes: int) -> None:

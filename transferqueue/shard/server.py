@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +13,18 @@ import numpy as np
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
+from transferqueue.backends.opening import StorageConfig
 from transferqueue.net.server import Reply, Request, Server
+from transferqueue.replication.fetching import fetch_rows
+from transferqueue.replication.home import OneCopy
+from transferqueue.replication.shard_part import ShardPart
 from transferqueue.shard.account import account, tags_left
 from transferqueue.shard.checkpoints import ShardCheckpoints
 from transferqueue.shard.device_loans import DeviceLoans
 from transferqueue.shard.gets import Gets
 from transferqueue.shard.hold import Hold
 from transferqueue.shard.inquiries import Inquiries
+from transferqueue.shard.moved_bytes import MovedBytes
 from transferqueue.shard.opening import Beginning, open_shard
 from transferqueue.shard.peers import MappingPeers
 from transferqueue.shard.puts import Budget, Puts
@@ -31,10 +37,13 @@ from transferqueue.wire.arrays import ArrayReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from transferqueue.config import SpillConfig
+    from transferqueue.config import OtherBackend, SpillConfig
     from transferqueue.journal.records import Record
     from transferqueue.net.keys import ServiceKeys
+    from transferqueue.replication.home import Copies
+    from transferqueue.replication.settings import GuardSettings
     from transferqueue.shard.recovery import Recovery
+    from transferqueue.wire.terms import Terms
 
 _MUTATING = frozenset({ops.PUT, ops.COMMIT, ops.ABORT, ops.CLEAR, ops.RELEASE, ops.READ_DONE})
 
@@ -54,45 +63,48 @@ class ShardServer:
         budget_bytes: int,
         arena_dir: str | None,
         backend_options: Mapping[str, Any] | None = None,
+        others: Sequence[OtherBackend] = (),
         spill: SpillConfig | None = None,
         guardian_pid: int | None = None,
         epoch: int = 0,
         lineage: str = "",
         draining: bool = False,
         beginning: Beginning | None = None,
+        guard: GuardSettings | None = None,
     ) -> None:
         """``guardian_pid``: the process that starts this shard again when it dies. ``epoch``: how
         often it has done so. ``lineage``: of a shard that joined, who owns its slot. ``draining``:
         whether it takes no new samples from the start on, as its predecessor did not.
-        ``beginning``: of a shard of a restored service."""
+        ``beginning``: of a shard of a restored service. ``guard``: who gets a second copy."""
         self.slot = slot
         self.incarnation = secrets.token_hex(8)
         self._lineage = lineage
         self._budget = Budget(slot=slot, nbytes=budget_bytes)
+        config = BackendConfig(
+            service_id=service_id,
+            slot=slot,
+            budget_bytes=budget_bytes,
+            directory=arena_dir,
+            guardian_pid=guardian_pid,
+            options=backend_options or {},
+        )
         opened = open_shard(
-            backend,
-            BackendConfig(
-                service_id=service_id,
-                slot=slot,
-                budget_bytes=budget_bytes,
-                directory=arena_dir,
-                guardian_pid=guardian_pid,
-                options=backend_options or {},
-            ),
+            StorageConfig(backend=backend, config=config, others=others, spill=spill),
             epoch=epoch,
             beginning=beginning,
-            spill=spill,
+            fetch=partial(fetch_rows, epoch=epoch, guard=guard, keys=keys) if guard else None,
         )
+        self._guard_slot = None if guard is None else guard.slot
         self.epoch = opened.epoch
         self._backend = opened.backend
         self._store = opened.found.store
         self._journal = opened.journal
-        self._limited = frozenset(opened.found.limited)
+        self._terms = opened.found.terms
         self._hold = Hold(lambda request: self._checkpoints.may_pass(request))
         self._server = Server(
             endpoints=endpoints,
             keys=keys,
-            handlers={**self._hold.guard({ops.CLEAR: self._clear}), ops.STATUS: self._status},
+            handlers={ops.STATUS: self._status},
             mutating=_MUTATING,
             on_cancel=self._cancel,
         )
@@ -106,7 +118,7 @@ class ShardServer:
             registration=self._registration(),
             on_free=self._clear_rows,
             on_release=self._release_fields,
-            on_limited=self._limit,
+            on_terms=self._hear_terms,
             on_admission=lambda message: self._puts.admission.hear(message),
             on_new=self._coordinator_is_new,
             on_save=lambda message: self._checkpoints.hear(message, time.monotonic()),
@@ -114,11 +126,29 @@ class ShardServer:
             account=lambda: account(self._store),
         )
         self._server.watch(self._uplink.stream.socket, self._uplink.hear)
+        self._second: ShardPart | None = None
+        if guard is not None:
+            self._second = ShardPart(
+                guard,
+                server=self._server,
+                keys=keys,
+                store=self._store,
+                backend=self._backend,
+                peers=self._peers,
+                epoch=self.epoch,
+                answers=self._journal.answers,
+                unsent=self._uplink.unsent,
+                num_unsent=lambda: self._uplink.num_unsent,
+                on_free=lambda: self._puts.admit(),
+            )
+        self._copies: Copies = OneCopy() if self._second is None else self._second.copies
         access = self._backend.client_access() or self._backend.device_access()
         self._loans = DeviceLoans(self._backend.slots)
         arena = None if access is None else str(access["token"])
+        self._moved = MovedBytes()
         self._puts = Puts(
             server=self._server,
+            moved=self._moved,
             store=self._store,
             backend=self._backend,
             peers=self._peers,
@@ -128,9 +158,11 @@ class ShardServer:
             on_commit=self._uplink.add,
             send=self._uplink.stream.send,
             hold=self._hold,
+            copies=self._copies,
         )
         self._gets = Gets(
             server=self._server,
+            moved=self._moved,
             store=self._store,
             backend=self._backend,
             peers=self._peers,
@@ -148,6 +180,7 @@ class ShardServer:
             send=self._uplink.stream.send,
             next_event=lambda: self._uplink.next_event,
             on_free=self._puts.admit,
+            is_settled=lambda: self._copies.num_waiting == 0,
         )
         self._spill = Spill.of(
             self._backend,
@@ -155,7 +188,7 @@ class ShardServer:
             budget_bytes,
             store=self._store,
             journal=self._journal,
-            wanted=lambda: self._puts.bytes_wanted,
+            wanted=lambda: self._puts.bytes_wanted(self._backend.default),
             on_free=self._puts.admit,
         )
         inquiries = Inquiries(
@@ -165,14 +198,20 @@ class ShardServer:
             budget=self._budget,
             puts=self._puts,
         )
-        self._server.add_handlers(self._puts.handlers | self._gets.handlers | inquiries.handlers)
+        clears = self._hold.guard({ops.CLEAR: self._clear})
+        handlers = self._puts.handlers | self._gets.handlers | clears
+        for op in ops.ENDING_LEASES:
+            handlers[op] = self._gets.ending_leases(handlers[op])
+        self._server.add_handlers(handlers | inquiries.handlers)
+        if self._second is not None:
+            self._server.add_handlers(self._second.handlers(self._gets.handlers))
         self._resume(opened.found)
         if draining:
             self.drain()
 
     def _resume(self, found: Recovery) -> None:
         """Go on where an earlier process of this shard was killed."""
-        self._puts.admission.limit(found.limited)
+        self._puts.admission.limit(found.terms.limited)
         self._puts.resume(found)
         self._gets.resume(found)
         for committed in found.tagged():
@@ -199,7 +238,9 @@ class ShardServer:
                 "budget_bytes": self._budget.nbytes,
                 "arena": self._backend.client_access(),
                 "device": self._backend.device_access(),
+                "backends": self._store.choice.names,
                 "draining": False,
+                "guard": self._guard_slot,
             },
         }
 
@@ -223,6 +264,8 @@ class ShardServer:
         """``keep``: leave the rows for a successor."""
         self._checkpoints.close()
         self._peers.close()
+        if self._second is not None:
+            self._second.close()
         self._uplink.close()
         self._server.close()
         self._journal.close()
@@ -236,6 +279,8 @@ class ShardServer:
             self._spill.tick(now_s)
         if self._loans.tick(now_s):
             self._puts.admit()
+        if self._second is not None:
+            self._second.tick(now_s)
         self._uplink.tick(now_s)
         self._journal.tick(now_s, self._size, self._snapshot)
         due = (
@@ -245,6 +290,7 @@ class ShardServer:
             self._checkpoints.next_s(),
             self._loans.next_s(),
             None if self._spill is None else self._spill.next_s(),
+            None if self._second is None else self._second.next_s(),
         )
         return max(0.0, min(at_s for at_s in due if at_s is not None) - now_s)
 
@@ -256,33 +302,42 @@ class ShardServer:
         return snapshot(
             self._store,
             epoch=self.epoch,
-            limited=self._limited,
+            terms=self._terms,
             peers=self._peers.processes,
             puts=self._journal.reservations(),
             answers=self._journal.answers,
             unsent=self._uplink.unsent(),
         )
 
-    def _limit(self, partitions: Sequence[str]) -> None:
-        """These partitions have a quota."""
-        if frozenset(partitions) != self._limited:
-            self._limited = frozenset(partitions)
-            self._journal.limited(partitions)
-        self._puts.admission.limit(partitions)
+    def _hear_terms(self, terms: Terms) -> None:
+        """What the coordinator says of partitions."""
+        if terms != self._terms:
+            self._terms = terms
+            self._journal.told(terms)
+        self._puts.admission.limit(terms.limited)
+        self._store.choice.declare(terms.backends)
 
     # -- what ends without an answer ------------------------------------------------------------
 
     def _cancel(self, key: tuple[bytes, int]) -> None:
         """A client gave a request up: what it did, or was lent, is undone."""
-        made = self._puts.cancel(key)
         self._gets.cancel(key)
         self._hold.cancel(key)
+        if self._second is not None:
+            self._second.cancel(key)
+        self._copies.after_waiting(lambda: self._undo(key))
+
+    def _undo(self, key: tuple[bytes, int]) -> None:
+        made = self._puts.cancel(key)
         if made is not None:
             self._clear_rows(made.partition, made.uids)
         self._puts.admit()
 
     def _peer_gone(self, peer: str) -> None:
         """A process that had memory mapped has ended."""
+        self._copies.after_waiting(lambda: self._take_back(peer))
+
+    def _take_back(self, peer: str) -> None:
         self._journal.gone(peer)
         self._loans.process_gone(peer, self._store.reservations(), time.monotonic())
         self._store.peer_gone(peer)
@@ -290,29 +345,48 @@ class ShardServer:
 
     # -- clear ----------------------------------------------------------------------------------
 
-    def _clear(self, request: Request) -> Reply:
+    def _clear(self, request: Request) -> None:
         """Body: ``partition``, ``uids`` or nil for all. Rows not there are passed over."""
         reference = request.body["uids"]
         uids = None if reference is None else ArrayReader(request.frames).int64s(reference)
-        gone = self._clear_rows(str(request.body["partition"]), uids, request.key)
-        return Reply(body={"num_rows": len(gone)})
+        partition = str(request.body["partition"])
 
-    def _clear_rows(
-        self, partition: str, uids: np.ndarray | None, key: tuple[bytes, int] | None = None
-    ) -> np.ndarray:
+        def carry_out() -> None:
+            with self._server.answering(request):
+                num_gone = self._cleared(partition, uids, request.key)
+                self._server.reply(request, Reply(body={"num_rows": num_gone}))
+
+        self._copies.clear(partition, uids, request.key, carry_out=carry_out)
+
+    def _clear_rows(self, partition: str, uids: np.ndarray) -> None:
+        """Nobody waits for an answer."""
+
+        def carry_out() -> None:
+            self._cleared(partition, uids, None)
+
+        self._copies.clear(partition, uids, None, carry_out=carry_out)
+
+    def _cleared(
+        self, partition: str, uids: np.ndarray | None, key: tuple[bytes, int] | None
+    ) -> int:
+        """How many rows were there."""
         gone = self._store.clear(partition, uids)
         if len(gone):
             self._journal.cleared(partition, gone, key)
             self._uplink.add((partition, gone))
             self._puts.admit()
-        return gone
+        return len(gone)
 
     def _release_fields(self, partition: str, uids: np.ndarray, fields: Sequence[str]) -> None:
         """The rows stay. The coordinator asked for it, so it needs no telling."""
         uids = np.unique(uids)
-        self._journal.stripped(partition, uids, fields)
-        self._store.release_fields(partition, uids, fields)
-        self._puts.admit()
+
+        def carry_out() -> None:
+            self._journal.stripped(partition, uids, fields)
+            self._store.release_fields(partition, uids, fields)
+            self._puts.admit()
+
+        self._copies.strip(partition, uids, fields, carry_out=carry_out)
 
     # -- status ---------------------------------------------------------------------------------
 
@@ -321,6 +395,7 @@ class ShardServer:
         return Reply(
             body={
                 "slot": self.slot,
+                "host": os.uname().nodename,
                 "pid": os.getpid(),
                 "epoch": self.epoch,
                 "time_s": time.time(),
@@ -328,6 +403,7 @@ class ShardServer:
                 "budget_bytes": self._budget.nbytes,
                 "used_bytes": self._backend.used_bytes,
                 "backend": self._backend.facts(),
+                "backends": self._backend.report(),
                 "spill": None if self._spill is None else self._spill.report(),
                 "rows": self._store.num_rows,
                 "draining": self._puts.is_draining,
@@ -347,7 +423,10 @@ class ShardServer:
                 "puts_over_quota": len(self._puts.admission),
                 "bytes_unsent": self._gets.bytes_unsent,
                 "events_unsent": self._uplink.num_unsent,
+                "moved": self._moved.report(),
+                "copies": None if self._second is None else self._second.report(),
                 "requests": dict(self._server.requests),
+                "latencies": self._server.latencies.report(),
                 "refusals": dict(self._server.refusals),
                 "keys_refused": self._server.num_keys_refused,
             }

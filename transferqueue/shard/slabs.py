@@ -118,11 +118,12 @@ class SlabTable:
         self._num_uses += 1
         self.last_use[slab_ids] = self._num_uses
 
-    def movable(self, below: int) -> Int32s:
-        """Slabs that nobody looks at, with bytes at addresses below this one. Ids, rising."""
+    def movable(self, first: int, end: int) -> Int32s:
+        """Slabs that nobody looks at, with bytes at these addresses. Ids, rising."""
         ids = self.ids()
         is_loose = (self.live_rows[ids] > 0) & (self.pins[ids] == 0)
-        found: Int32s = ids[is_loose & (self.live_bytes[ids] > 0) & (self.address[ids] < below)]
+        is_there = (self.address[ids] >= first) & (self.address[ids] < end)
+        found: Int32s = ids[is_loose & is_there & (self.live_bytes[ids] > 0)]
         return found
 
     def move(self, slab_ids: Int32s, address: Int64s, extent_bytes: Int64s) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from transferqueue.shard.rows import RowTable
     from transferqueue.shard.store import Committed, Store
+    from transferqueue.wire.terms import Terms
 
 _COLUMNS = (
     "address",
@@ -44,7 +45,7 @@ def snapshot(
     store: Store,
     *,
     epoch: int,
-    limited: Iterable[str],
+    terms: Terms,
     peers: Mapping[str, Mapping[str, Any]],
     puts: Iterable[Record],
     answers: Mapping[tuple[bytes, int], list[Any]],
@@ -58,7 +59,7 @@ def snapshot(
             "epoch": epoch,
             "next_uid": store.next_uid,
             "lost_below": store.lost_below,
-            "limited": sorted(limited),
+            "terms": terms.to_plain(),
         },
     )
     for key, process in peers.items():

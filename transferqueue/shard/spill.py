@@ -1,9 +1,6 @@
-"""A shard's edge for spilling: slabs move to the disk, some bytes at a turn of the loop.
-
-A move is: copy to the disk and seal there; write it in the journal; only then point the index at
-the copy and free the memory. Killed in between, the shard's successor finds in its journal where
-each slab is, and the room of a copy that nobody knows of is free again. Slabs that somebody has
-leased stay where they are, so nobody's memory moves.
+"""A shard's edge for spilling: slabs of the default backend move to the disk, some bytes at a turn
+of the loop. What a partition has sent elsewhere stays there, and so does what somebody has leased,
+so nobody's memory moves.
 """
 
 from __future__ import annotations
@@ -13,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.backends.tiered import DISK, TieredBackend
-from transferqueue.errors import ServiceFailed
+from transferqueue.backends.several import ADDRESS_BITS
+from transferqueue.config import SPILL_NAME
+from transferqueue.errors import BytesDamaged, ServiceFailed
 from transferqueue.shard.coldness import Marks, Surplus, coldest
-from transferqueue.shard.moving import Move
+from transferqueue.shard.relocation import Relocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transferqueue.backends.base import Backend
+    from transferqueue.backends.several import SeveralBackends
     from transferqueue.config import SpillConfig
     from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.store import Store
@@ -51,7 +50,7 @@ class Spill:
         self,
         *,
         store: Store,
-        backend: TieredBackend,
+        backend: SeveralBackends,
         journal: ShardJournal,
         marks: Marks,
         wanted: Callable[[], int],
@@ -59,9 +58,12 @@ class Spill:
         min_slab_bytes: int | None = None,
     ) -> None:
         self._min_slab_bytes = MIN_SLAB_BYTES if min_slab_bytes is None else min_slab_bytes
+        to = backend.number_of(SPILL_NAME)
+        assert to is not None, "no disk to spill to"
         self._store = store
         self._backend = backend
-        self._journal = journal
+        self._to = to
+        self._relocation = Relocation(store=store, backend=backend, journal=journal)
         self._surplus = Surplus(marks)
         self._wanted = wanted
         self._on_free = on_free
@@ -72,10 +74,10 @@ class Spill:
 
     @classmethod
     def of(
-        cls, backend: Backend, config: SpillConfig | None, budget_bytes: int, **edges: Any
+        cls, backend: SeveralBackends, config: SpillConfig | None, budget_bytes: int, **edges: Any
     ) -> Spill | None:
         """``None`` for a shard that keeps all in memory."""
-        if config is None or not isinstance(backend, TieredBackend):
+        if config is None:
             return None
         marks = Marks.of(budget_bytes, config.high, config.low)
         return cls(backend=backend, marks=marks, **edges)
@@ -97,49 +99,38 @@ class Spill:
 
     def report(self) -> dict[str, Any]:
         """For ``status``."""
-        disk, slabs = self._backend.disk, self._store.slabs
-        ids = slabs.ids()
+        disk, slabs = self._disk, self._store.slabs
+        numbers = slabs.address[slabs.ids()] >> ADDRESS_BITS
         return {
             **disk.facts(),
             "used_bytes": disk.used_bytes,
             "budget_bytes": disk.capacity_bytes,
-            "slabs": int(np.count_nonzero(slabs.address[ids] >= DISK)),
+            "slabs": int(np.count_nonzero(numbers == self._to)),
             "moved": self._num_moved,
         }
 
+    @property
+    def _disk(self) -> Backend:
+        return self._backend.members[self._to].backend
+
     def _step(self, surplus: int) -> bool:
         """Whether anything was moved."""
-        ids = self._chosen(surplus)
-        while len(ids):
-            move = Move(self._store, ids)
-            found = self._copy(move)
-            if found is not None:
-                return self._point_at(found, move)
-            ids = ids[: len(ids) // 2]  # the disk's room may be in pieces
-        return False
-
-    def _copy(self, move: Move) -> tuple[np.ndarray, np.ndarray] | None:
         try:
-            return self._backend.spill(move.ranges())
-        except ServiceFailed as error:
+            num_moved = self._relocation.move(self._chosen(surplus), self._to)
+        except (ServiceFailed, BytesDamaged) as error:
             if not self._has_failed:  # once, until it works again
                 _log.warning("spilling stopped, slabs stay in memory: %s", error)
             self._has_failed = True
-            return None
-
-    def _point_at(self, found: tuple[np.ndarray, np.ndarray], move: Move) -> bool:
-        if not self._journal.moved(self._store, move.slab_ids, *found):
-            self._backend.free(*found)
             return False
-        self._backend.free(*move.to(*found))
-        self._num_moved += len(move.slab_ids)
-        self._has_failed = False
-        return True
+        if num_moved:
+            self._num_moved += num_moved
+            self._has_failed = False
+        return num_moved > 0
 
     def _chosen(self, surplus: int) -> np.ndarray:
         """No more than the disk has room for, so that what there is of it is used."""
-        slabs, disk = self._store.slabs, self._backend.disk
-        ids = slabs.movable(DISK)
+        slabs, disk, of = self._store.slabs, self._disk, self._backend.default
+        ids = slabs.movable(of << ADDRESS_BITS, (of + 1) << ADDRESS_BITS)
         under_way = [reservation.slab_ids for reservation in self._store.reservations()]
         if under_way:
             ids = ids[~np.isin(ids, np.concatenate(under_way))]

@@ -8,11 +8,12 @@ An abort, or the end of the writer, gives everything back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from transferqueue.errors import DuplicateRows, RowsGone, RowsLost, TransferExpired, UidsUsedUp
+from transferqueue.shard.backend_choice import BackendChoice
 from transferqueue.shard.leases import FreedRanges, Leases
 from transferqueue.shard.rows import Cells, RowTable
 from transferqueue.shard.slabs import SlabTable
@@ -25,25 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from transferqueue.fields import FieldSpec
+    from transferqueue.shard.space import Space
     from transferqueue.wire.put import ColumnPlan, PutPlan
 
 
 EPOCH_SHIFT = 32
 """Numbers of puts and leases: the number of the shard's process above so many bits of count."""
-
-
-class Space(Protocol):
-    """The part of a backend that gives out address ranges."""
-
-    def reserve(self, nbytes: Sequence[int]) -> np.ndarray | None:
-        """An address for each size, or ``None`` and no change when they do not all fit."""
-        ...
-
-    def extents(self, nbytes: Sequence[int]) -> np.ndarray:
-        """How many bytes `reserve` takes for each size, padding included."""
-        ...
-
-    def free(self, addresses: np.ndarray, nbytes: np.ndarray) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +87,7 @@ class Store:
         self.partitions: dict[str, RowTable] = {}
         self.specs = SpecTable()
         self.split_puts = SplitPuts()
+        self.choice = BackendChoice()
         self.next_uid = int(make_uids(slot, 1, 1)[0])
         """Of the first new row of the next commit. Never falls, also not over restarts."""
         self.uids_end = int(make_uids(slot, SEQUENCE_MASK, 1)[0]) + 1
@@ -109,10 +98,11 @@ class Store:
         self._reservations: dict[int, Reservation] = {}
         self._next_put_id = 1
 
-    def begin(self, epoch: int, space: Space) -> None:
+    def begin(self, epoch: int, space: Space, choice: BackendChoice) -> None:
         """Serve as the process of this number: puts and leases get numbers that no earlier
-        process of this shard has given out. ``space``: where the bytes are from now on."""
-        self._space = space
+        process of this shard has given out. ``space``: where the bytes are from now on,
+        ``choice``: in which part of it those of a put."""
+        self._space, self.choice = space, choice
         self._next_put_id = (epoch << EPOCH_SHIFT) + 1
         self.leases.begin((epoch << EPOCH_SHIFT) + 1)
 
@@ -127,7 +117,11 @@ class Store:
         if plan.uids is None and self.next_uid + plan.num_rows > self.uids_end:
             raise UidsUsedUp(self.slot)
         sizes = [column.nbytes for column in plan.columns]
-        addresses = self._space.reserve(sizes)
+        numbers = self.choice.numbers(plan.partition, [column.name for column in plan.columns])
+        if numbers is None:
+            addresses = self._space.reserve(sizes)
+        else:
+            addresses = self._space.reserve_in(sizes, numbers)
         if addresses is None:
             return None
         put_id, self._next_put_id = self._next_put_id, self._next_put_id + 1
@@ -136,7 +130,7 @@ class Store:
     def enter(self, put_id: int, plan: PutPlan, writer: str, addresses: np.ndarray) -> Reservation:
         """Set cells aside for a put that has its space, now or from before a restart."""
         self._mark_cells(plan)
-        extents = self._space.extents([column.nbytes for column in plan.columns])
+        extents = self._space.extents_at(addresses, [column.nbytes for column in plan.columns])
         reservation = Reservation(
             put_id=put_id,
             plan=plan,
@@ -281,6 +275,9 @@ class Store:
             self._free_cells(table.release_fields(fields, rows[found]))
 
     # -- status ---------------------------------------------------------------------------------
+
+    def has_all(self, partition: str, uids: np.ndarray) -> bool:
+        return bool(self._read_table(partition).find(uids)[1].all())
 
     @property
     def num_rows(self) -> int:

@@ -15,6 +15,7 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.format import ERROR_OP, Message, decode_error
 from transferqueue.wire.tags import write_tags
+from transferqueue.wire.terms import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,7 +49,7 @@ class Uplink:
     `Whole`. Nothing is sent before it is known who listens.
 
     ``on_free`` gets the rows that the coordinator says nobody needs any more, ``on_release`` those
-    of which nobody needs some fields, ``on_limited`` the partitions that have a quota,
+    of which nobody needs some fields, ``on_terms`` what is to be known of partitions,
     ``on_admission`` the answers to what `Admission` asked, ``on_save`` gets the orders of a
     checkpoint, ``on_new`` hears that the coordinator is another one."""
 
@@ -60,7 +61,7 @@ class Uplink:
         registration: Mapping[str, Any],
         on_free: Callable[[str, np.ndarray], object],
         on_release: Callable[[str, np.ndarray, Sequence[str]], object],
-        on_limited: Callable[[Sequence[str]], None],
+        on_terms: Callable[[Terms], None],
         on_admission: Callable[[Message], None],
         on_new: Callable[[], None],
         left_of: Callable[[Committed], Committed | None],
@@ -72,9 +73,9 @@ class Uplink:
         self._registration = registration
         self._on_free = on_free
         self._on_release = on_release
-        self._on_limited = on_limited
-        self._limited: list[str] = []
-        """As the coordinator that listens has said."""
+        self._on_terms = on_terms
+        self._terms_heard: tuple[str, int] = ("", 0)
+        """The coordinator that told them last, and their number in its counting."""
         self._on_admission = on_admission
         self._on_new = on_new
         self._left_of = left_of
@@ -114,7 +115,7 @@ class Uplink:
             self.stream.send(self._message(event))
         if now_s >= self.next_heartbeat_s:
             self.next_heartbeat_s = now_s + HEARTBEAT_S
-            body = {**self._registration, "limited": sorted(self._limited)}
+            body = {**self._registration, "terms_heard": list(self._terms_heard)}
             self.stream.send(Message(op=ops.REGISTER, body=body))
             self._outbox.heartbeat()
 
@@ -125,9 +126,9 @@ class Uplink:
                 continue  # a request that waits there is being worked on: no answer to it
             if message.op == ops.FREE:
                 self._free(message)
-            elif message.op == ops.LIMITED:
-                self._limited = [str(name) for name in message.body["partitions"]]
-                self._on_limited(self._limited)
+            elif message.op == ops.TERMS:
+                self._on_terms(Terms.from_plain(message.body["terms"]))
+                self._terms_heard = str(message.body["from"]), int(message.body["number"])
                 self.next_heartbeat_s = 0.0  # says that this was heard
             elif message.op == ops.SAVE:
                 self._on_save(message)

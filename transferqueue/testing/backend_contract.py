@@ -14,6 +14,7 @@ lies under a backend only its author can cause: pass `Faults`.
 
 from __future__ import annotations
 
+from transferqueue.backends.checked import checked
 from transferqueue.testing.backend_checks import LIFE_CHECKS
 from transferqueue.testing.backend_faults import FAILURE_CHECKS, Faults
 from transferqueue.testing.backend_probe import Check, Maker
@@ -30,12 +31,13 @@ def check_backend(maker: Maker, faults: Faults | None = None) -> None:
 
     ``maker`` is called with configurations whose budgets are at most 8 MiB; a service id and slot
     come again only to recover what an earlier backend of that name kept. It may be called in a
-    forked child that is then killed. ``faults``: what its author can break under it.
+    forked child that is then killed. What says ``leaves_process`` is checked with the checks of
+    bytes that a shard puts around it. ``faults``: what its author can break under it.
     """
     of_faults = () if faults is None else faults.checks()
     for check in (*CHECKS, *of_faults):
         try:
             with no_leaks():
-                check(maker)
+                check(lambda config: checked(maker(config)))
         except (ContractBroken, Leaked) as broken:
             raise ContractBroken(f"{check.__name__}: {broken}") from broken

@@ -19,12 +19,14 @@ ADVANCE_POLICY: Final = "advance_policy"
 HELD: Final = "held"
 WAITS: Final = "waits"
 DESCRIBE: Final = "describe"
+PICTURE: Final = "picture"
 POLICY: Final = "policy"
 DEAD_LETTERS: Final = "dead_letters"
 REDRIVE: Final = "redrive"
 DISCARD: Final = "discard"
 LEAVE: Final = "leave"
 LOSE_SHARD: Final = "lose_shard"
+TELL_STAGES: Final = "tell_stages"
 CHECKPOINT: Final = "checkpoint"
 
 SHARDS_EPOCH: Final = "shards_epoch"
@@ -42,7 +44,16 @@ GET: Final = "get"
 READ: Final = "read"
 READ_DONE: Final = "read_done"
 CLEAR: Final = "clear"
+STORED: Final = "stored"
 RELEASE: Final = "release"
+
+ENDED: Final = "ended"
+"""What a put, get or clear may say beside what it asks for, and the shard does first: ``{"reader",
+"lease_ids"}`` as of a ``release``, the ids as the bytes of int64s. Leases so end with the next
+request, in place of a message of their own."""
+
+ENDING_LEASES: Final = (PUT, GET, CLEAR)
+"""The requests that may say so."""
 
 # client → either
 STATUS: Final = "status"
@@ -57,9 +68,13 @@ CLEARED: Final = "cleared"
 WHOLE: Final = "whole"
 STEP_DONE: Final = "step_done"
 
+# shard → shard
+COPY: Final = "copy"
+FETCH_COPY: Final = "fetch_copy"
+
 # coordinator → shard
 FREE: Final = "free"
-LIMITED: Final = "limited"
+TERMS: Final = "terms"
 SAVE: Final = "save"
 
 # steps of a checkpoint, in ``save`` and ``step_done``
@@ -83,6 +98,7 @@ CHANGING = frozenset(
         DISCARD,
         LEAVE,
         LOSE_SHARD,
+        TELL_STAGES,
         JOIN,
         CHECKPOINT,
     }

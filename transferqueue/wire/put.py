@@ -23,6 +23,9 @@ MAX_ROWS_PER_PUT = 1 << 24
 
 MAX_PART_NAME_CHARS = 64
 
+BY_WRITE = -1
+"""In place of the address of a column: its bytes come in chunks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPlan:

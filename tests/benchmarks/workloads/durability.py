@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -24,21 +24,26 @@ GIB = 1 << 30
 Columns = dict[str, object]
 
 
-class JournalCost:
-    """The same puts to two services side by side, in turns: one that would be restarted, and so
-    keeps a journal, and one that would not. Each ratio is of two puts next to each other."""
+class _PutCost:
+    """The same puts to two services side by side, in turns. Each ratio is of two puts next to each
+    other."""
 
-    name = "journal"
-    title = "put with a journal ÷ put without one, medians of ratios of neighbouring puts"
+    name = ""
+    target = 1.0
+    text = ""
+    dear: ClassVar[dict[str, Any]] = {}
+    cheap: ClassVar[dict[str, Any]] = {}
+    """What each service is started with."""
 
     def run(self, stage: Stage) -> list[Row]:
         repeats = 10 if stage.is_quick else 60
         with (
-            tq.serve(budget_bytes=GIB) as kept,
-            tq.serve(budget_bytes=GIB, restart=False) as unkept,
-            tq.connect(kept.address) as one,
-            tq.connect(unkept.address) as other,
+            tq.serve(budget_bytes=GIB, **self.dear) as costly,
+            tq.serve(budget_bytes=GIB, **self.cheap) as plain,
+            tq.connect(costly.address) as one,
+            tq.connect(plain.address) as other,
         ):
+            self.wait_until_ready(one)
             return [
                 self._row(what, self._ratios(one, other, make(), times))
                 for what, make, times in (
@@ -49,21 +54,47 @@ class JournalCost:
                 )
             ]
 
+    def wait_until_ready(self, client: tq.Client) -> None:
+        """The dear service is what it is measured as."""
+
     def _ratios(
-        self, kept: tq.Client, unkept: tq.Client, columns: Columns, times: int
+        self, dear: tq.Client, cheap: tq.Client, columns: Columns, times: int
     ) -> list[float]:
         ratios = []
         for number in range(times + 2):
-            order = (kept, unkept) if number % 2 else (unkept, kept)
+            order = (dear, cheap) if number % 2 else (cheap, dear)
             seconds = {client: _put_once(client, columns) for client in order}
             if number >= 2:  # the first touch of the memory is another thing
-                ratios.append(seconds[kept] / seconds[unkept])
+                ratios.append(seconds[dear] / seconds[cheap])
         return ratios
 
     def _row(self, what: str, ratios: list[float]) -> Row:
         cells: dict[str, Cell] = {"ours": Samples(values=tuple(ratios))}
         row = Row(workload=self.name, what=what, unit=Unit.RATIO, cells=cells)
-        return _with_figure(row, 1.1, "x without a journal")
+        return _with_figure(row, self.target, self.text)
+
+
+class JournalCost(_PutCost):
+    """One that would be restarted, and so keeps a journal, and one that would not."""
+
+    name = "journal"
+    title = "put with a journal ÷ put without one, medians of ratios of neighbouring puts"
+    target, text = 1.1, "x without a journal"
+    cheap: ClassVar[dict[str, Any]] = {"restart": False}
+
+
+class ReplicaCost(_PutCost):
+    """One that keeps two copies of every row, and one that keeps one."""
+
+    name = "replicas"
+    title = "put on two copies ÷ put on one, medians of ratios of neighbouring puts"
+    target, text = 2.2, "x on one copy"
+    dear: ClassVar[dict[str, Any]] = {"shards": 2, "replicas": 2}
+    cheap: ClassVar[dict[str, Any]] = {"shards": 2}
+
+    def wait_until_ready(self, client: tq.Client) -> None:
+        while not all(s["copies"]["is_complete"] for s in client.status()["shards"]):
+            time.sleep(0.01)
 
 
 class Recovery:

@@ -86,8 +86,8 @@ def test_a_task_is_made_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
-        ("additoin", {}, r"unknown task 'additoin'; did you mean 'addition'"),
-        ("addition", {"digit": 3}, r"unknown parameter .*'digit'; did you mean 'digits'"),
+        ("additoin", {}, r"no task 'additoin'; did you mean 'addition'"),
+        ("addition", {"digit": 3}, r"no parameter .*'digit'; did you mean 'digits'"),
         ("addition", {"digits": 0}, r"digits=0 must be 1 to 9"),
         ("addition", {"partial_credit": 1.0}, r"partial_credit=1.0"),
         ("addition", {"held_out_share": 0.0}, r"held_out_share=0.0"),

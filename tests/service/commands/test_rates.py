@@ -18,7 +18,7 @@ def report(time_s: float, puts: int, used: int, put: int, out: int) -> dict[str,
     partition = {"rows": 4, "bytes": used, "tasks": {}, "waiting": {"claims": 1},
                  "rows_put": put, "rows_handed_out": out}  # fmt: skip
     return {"service_id": "s", "uptime_s": 1.0, "time_s": time_s, "parked": 0, "shards": [shard],
-            "partitions": {"train": partition}}  # fmt: skip
+            "partitions": {"train": partition}, "stages": []}  # fmt: skip
 
 
 def test_rates_are_rises_over_the_time_between() -> None:
@@ -49,3 +49,17 @@ def test_a_bar_never_leaves_its_place() -> None:
     assert [bar(share) for share in (-1, 0, 0.5, 1, 7)] == [
         "." * 10, "." * 10, "#####.....", "#" * 10, "#" * 10,
     ]  # fmt: skip
+
+
+def stage(field: str, read: int, untouched: int = 0) -> dict[str, Any]:
+    return {"role": "critic", "method": "values", "field": field, "read_bytes": read, "calls": 2,
+            "written_bytes": 0, "untouched_bytes": untouched, "undeclared_bytes": 0}  # fmt: skip
+
+
+def test_a_stage_is_the_sum_of_its_fields() -> None:
+    before, after = ({**report(at, 0, 0, 0, 0), "stages": fields} for at, fields in (
+        (10, [stage("ids", 100)]), (12, [stage("ids", 200), stage("mask", 100, 75)]),
+    ))  # fmt: skip
+    (found,) = snapshot(before, after, WAITS)["stages"]
+    assert (found["stage"], found["read_bytes"], found["calls"]) == ("critic.values", 300, 2)
+    assert (found["read_bytes_per_s"], found["untouched_share"]) == (100, 0.25)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _PUTS, _GETS = ("put",), ("get",)
 
@@ -27,8 +27,46 @@ def snapshot(
             name: _partition(partition, before["partitions"].get(name), seconds)
             for name, partition in after["partitions"].items()
         },
+        "stages": stages(before["stages"], after["stages"], seconds),
         "waits": waits["waits"],
         "waits_left_out": waits["left_out"],
+    }
+
+
+_STAGE_BYTES = ("read_bytes", "written_bytes", "untouched_bytes", "undeclared_bytes")
+
+
+def stages(
+    before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]], seconds: float
+) -> list[dict[str, Any]]:
+    """What methods read and wrote, over all fields, those that read most first."""
+    then = _by_method(before)
+    return sorted(
+        (_stage(name, of, then.get(name), seconds) for name, of in _by_method(after).items()),
+        key=lambda stage: (-stage["read_bytes"], -stage["written_bytes"]),
+    )
+
+
+def _by_method(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    sums: dict[str, dict[str, int]] = {}
+    for row in rows:
+        of = sums.setdefault(f"{row['role']}.{row['method']}", dict.fromkeys(_STAGE_BYTES, 0))
+        for what in _STAGE_BYTES:
+            of[what] += row[what]
+        of["calls"] = max(of.get("calls", 0), row["calls"])
+    return sums
+
+
+def _stage(
+    name: str, of: Mapping[str, int], before: Mapping[str, int] | None, seconds: float
+) -> dict[str, Any]:
+    then = before or dict.fromkeys(of, 0)
+    return {
+        "stage": name,
+        **of,
+        "read_bytes_per_s": _rise(of["read_bytes"], then["read_bytes"], seconds),
+        "written_bytes_per_s": _rise(of["written_bytes"], then["written_bytes"], seconds),
+        "untouched_share": of["untouched_bytes"] / of["read_bytes"] if of["read_bytes"] else 0.0,
     }
 
 

@@ -28,13 +28,19 @@ KEYS = {
     "claimed, acked, dead_letter), waiting (claims, cells, selects, puts), rows_put, "
     "rows_handed_out, policy",
     "shards": "a list: slot, rows, used_bytes, budget_bytes, leases, puts_waiting, backend, spill, "
-    "requests, refusals",
+    "copies (nil: one of each row; else guard, phase, is_complete, bytes_to_copy, kept), "
+    "moved (bytes by field and way), requests, refusals, latencies",
     "parked": "requests that wait for an answer",
     "waiting_for_shards": "requests that wait until all shards have come, after a restart",
     "journal_bytes": "of the coordinator's journal",
     "requests": "operation -> how often",
     "refusals": "error -> how often",
     "keys_refused": "TCP peers that came without the key",
+    "latencies": "how long requests took (bounds_s; by operation counts, sums_s, busy_s)",
+    "stages": "a list, what methods of workers moved: role, method, field, read_bytes, "
+    "written_bytes, untouched_bytes (never looked at), undeclared_bytes, calls",
+    "claims_out": "claims that are neither acked nor given back",
+    "claims_expired": "claims whose lease ran out",
 }
 
 
@@ -61,7 +67,9 @@ def show(report: Mapping[str, Any]) -> None:
 
 def shards_table(report: Mapping[str, Any]) -> Any:
     """A row a shard."""
-    heads = ("shard", "rows", "MiB used", "of", "on disk", "leases", "puts waiting", "refused")
+    heads = (
+        "shard", "rows", "MiB used", "of", "on disk", "copies", "leases", "puts waiting", "refused"
+    )  # fmt: skip
     rows = [
         (
             shard["slot"],
@@ -69,6 +77,7 @@ def shards_table(report: Mapping[str, Any]) -> Any:
             mib(shard["used_bytes"]),
             mib(shard["budget_bytes"]),
             _on_disk(shard),
+            _copies(shard),
             shard["leases"],
             shard["puts_waiting"] + shard["puts_over_quota"],
             sum(shard["refusals"].values()),
@@ -81,6 +90,14 @@ def shards_table(report: Mapping[str, Any]) -> Any:
 def _on_disk(shard: Mapping[str, Any]) -> str:
     spill = shard.get("spill")
     return "" if spill is None else mib(spill["used_bytes"])
+
+
+def _copies(shard: Mapping[str, Any]) -> str:
+    """Of each row; what is under-replicated says why."""
+    copies = shard.get("copies")
+    if copies is None:
+        return "1"
+    return "2" if copies["is_complete"] else f"1 of 2 ({copies['phase']})"
 
 
 def partitions_table(report: Mapping[str, Any]) -> Any:

@@ -36,6 +36,8 @@ KEYS = {
     "gets_per_s, bytes_per_s (that were added)",
     "partitions": "by name: rows, bytes, tasks (free, claimed, acked, dead_letter), waiting, "
     "put_per_s, handed_out_per_s (samples)",
+    "stages": "a list, by bytes read: stage (role.method), read_bytes, written_bytes, "
+    "untouched_bytes (fetched in vain), undeclared_bytes, calls, …_per_s, untouched_share",
     "waits": "those that have waited longest, as `waits --json` has them",
     "waits_left_out": "how many more wait",
 }

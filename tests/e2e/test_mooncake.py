@@ -1,0 +1,104 @@
+"""A service over a real Mooncake Store, alone and beside shared memory."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import transferqueue as tq
+from tests.mooncake_master import Master, mooncake_master
+from tests.waiting import wait_until
+from transferqueue import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def master(tmp_path: Any) -> Iterator[Master]:
+    with mooncake_master(tmp_path) as master:
+        yield master
+
+
+def rows(seed: int) -> dict[str, Any]:
+    dice = torch.Generator().manual_seed(seed)
+    ragged = [torch.randint(0, 99, (n,), generator=dice) for n in (5, 0, 9000, 700)]
+    return {
+        "ids": torch.randint(0, 99, (4, 4096), generator=dice),
+        "pixels": torch.randint(0, 255, (4, 3 * MIB // 4), generator=dice, dtype=torch.uint8),
+        "ragged": torch.nested.nested_tensor(ragged, layout=torch.jagged),
+        "text": [f"{seed}-{i}" for i in range(4)],
+    }
+
+
+def check(client: tq.Client, handle: tq.BatchHandle, seed: int) -> None:
+    got, want = client.get_columns(handle), rows(seed)
+    for name in ("ids", "pixels"):
+        assert torch.equal(got[name], want[name]), (seed, name)
+    pairs = zip(got["ragged"].unbind(), want["ragged"].unbind(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert got["text"].tolist() == want["text"]
+
+
+def test_all_of_a_service_lies_in_the_store(master: Master) -> None:
+    options = {**master.options, "timeout_s": 2.0}
+    with (
+        tq.serve(backend="mooncake", backend_options=options, budget_bytes=16 * MIB) as service,
+        tq.connect(service.address, timeout_s=10) as client,
+    ):
+        handles = [client.put(rows(seed)) for seed in range(4)]
+        for seed, handle in enumerate(handles):
+            check(client, handle, seed)
+        some = client.get(handles[2][[3, 1]])
+        assert torch.equal(some["pixels"], rows(2)["pixels"][[3, 1]])
+        with pytest.raises(errors.StorageFull):
+            for seed in range(4, 8):
+                client.put(rows(seed), timeout_s=0.5)
+        client.clear(partition="default")
+        status = client.status()["shards"][0]
+        assert (status["used_bytes"], status["backend"]["objects"]) == (0, 0)
+
+
+def test_a_store_that_dies_under_traffic_is_an_error_for_its_fields_alone(master: Master) -> None:
+    mooncake = {"budget_bytes": 32 * MIB, "options": {**master.options, "timeout_s": 1.0}}
+    with (
+        tq.serve(budget_bytes=32 * MIB, backends={"mooncake": mooncake}) as service,
+        tq.connect(service.address, timeout_s=20) as client,
+    ):
+        client.create_partition("images", backend={"pixels": "mooncake", "*": "shm"})
+        handles = [client.put(rows(seed), partition="images") for seed in range(3)]
+        for seed, handle in enumerate(handles):
+            check(client, handle, seed)
+        used = client.status()["shards"][0]["backends"]
+        assert used["mooncake"]["used_bytes"] == 9 * MIB
+        assert 0 < used["shm"]["used_bytes"] < 2 * MIB
+        cell = client.describe("images", limit=1)["rows"][0]["fields"]
+        assert (cell["pixels"]["backend"], cell["ids"]["backend"]) == ("mooncake", "shm")
+        master.kill()
+        began_s = time.monotonic()
+        with pytest.raises(errors.ServiceFailed, match=r"mooncake at 127\.0\.0\.1"):
+            client.get(handles[0], fields=["pixels"])
+        with pytest.raises(errors.ServiceFailed, match=r"mooncake at 127\.0\.0\.1"):
+            client.put(rows(9), partition="images")
+        assert time.monotonic() - began_s < 10
+        assert torch.equal(client.get(handles[1], fields=["ids"])["ids"], rows(1)["ids"])
+        plain = client.put(rows(4), partition="plain")
+        check(client, plain, 4)
+        client.clear(partition="images")
+        wait_until(
+            lambda: client.status()["shards"][0]["backends"]["mooncake"]["used_bytes"] == 0,
+            timeout_s=20,
+        )
+
+
+def test_a_service_without_its_store_does_not_start(master: Master) -> None:
+    master.kill()
+    began_s = time.monotonic()
+    with pytest.raises(errors.ConfigError, match="start it with: mooncake_master --rpc_port="):
+        tq.serve(backend="mooncake", backend_options=master.options, budget_bytes=16 * MIB)
+    assert time.monotonic() - began_s < 10

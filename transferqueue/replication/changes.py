@@ -1,0 +1,220 @@
+"""The changes of a home, and all that it holds, as steps that are sent one after the other.
+
+A change of few bytes is one step. The bytes of others come before it, in pieces: space is
+reserved, filled, and then the last step makes the change. No socket, no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.shard.allocator import PAGE_ALIGN_FROM_BYTES
+from transferqueue.shard.cut import cut
+from transferqueue.uids import encode_uids
+from transferqueue.wire.arrays import ArrayWriter
+from transferqueue.wire.chunks import STREAM_FROM_BYTES, Runs
+from transferqueue.wire.put import ColumnPlan, PutPlan
+from transferqueue.wire.tags import write_tags
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from transferqueue.checkpoint.saved_rows import SavedColumn, SavedPartition
+    from transferqueue.shard.store import Committed, Store
+    from transferqueue.wire.format import Buffer
+
+    Key = tuple[bytes, int]
+
+PIECE_BYTES = STREAM_FROM_BYTES
+"""At most so many go with one step."""
+
+GROUP_BYTES = PAGE_ALIGN_FROM_BYTES
+"""Cells of smaller slabs are copied together up to so many bytes, into one slab that needs no
+pages of its own. A larger slab stays one, so that who maps it later maps one range."""
+
+READER = "copy"
+"""Whose leases those of a home's changes and copies are."""
+
+
+class Kind(StrEnum):
+    """What a step does."""
+
+    HEAD = "head"
+    """What the home is beside its rows."""
+    TAGS = "tags"
+    """Of a put that the coordinator may not have heard of."""
+    ROWS = "rows"
+    """Rows are there, without fields yet."""
+    RESERVE = "reserve"
+    FILL = "fill"
+    PUT = "put"
+    CLEAR = "clear"
+    STRIP = "strip"
+    COPIED = "copied"
+    """All that the home held when the copy began has been sent."""
+    COMPLETE = "complete"
+    """Whatever is acknowledged from now on was answered by the guard before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One message of a change."""
+
+    kind: Kind
+    body: Mapping[str, Any] = field(default_factory=dict)
+    frames: Sequence[Buffer] = ()
+    bytes_at: Runs | None = None
+    """Where the bytes that go with it lie in the sender's memory."""
+
+    @property
+    def num_bytes(self) -> int:
+        return 0 if self.bytes_at is None else self.bytes_at.total_bytes
+
+
+def put_steps(
+    plan: PutPlan, bytes_at: Runs, key: Key | None = None, *, piece_bytes: int | None = None
+) -> Iterator[Step]:
+    """``bytes_at``: of the columns, one after the other. ``key``: of the request it answers.
+    ``piece_bytes``: at most so many go with one step; ``None``: `PIECE_BYTES`."""
+    most = piece_bytes or PIECE_BYTES
+    arrays = ArrayWriter()
+    body = {"plan": plan.write(arrays), "key": _plain(key)}
+    if bytes_at.total_bytes <= most:
+        yield Step(kind=Kind.PUT, body=body, frames=arrays.frames, bytes_at=bytes_at)
+        return
+    yield Step(kind=Kind.RESERVE, body=body, frames=arrays.frames)
+    for offset in range(0, bytes_at.total_bytes, most):
+        nbytes = min(most, bytes_at.total_bytes - offset)
+        piece = Runs(*bytes_at.cut(offset, nbytes))
+        yield Step(kind=Kind.FILL, body={"offset": offset}, bytes_at=piece)
+    yield Step(kind=Kind.PUT, body={"plan": None, "key": _plain(key)})
+
+
+def clear_steps(partition: str, uids: np.ndarray | None, key: Key | None) -> Iterator[Step]:
+    """``uids`` ``None``: all of the partition."""
+    arrays = ArrayWriter()
+    body = {"partition": partition, "uids": arrays.add_optional(uids), "key": _plain(key)}
+    yield Step(kind=Kind.CLEAR, body=body, frames=arrays.frames)
+
+
+def strip_steps(partition: str, uids: np.ndarray, fields: Sequence[str]) -> Iterator[Step]:
+    arrays = ArrayWriter()
+    body = {"partition": partition, "uids": arrays.add(uids), "fields": list(fields)}
+    yield Step(kind=Kind.STRIP, body=body, frames=arrays.frames)
+
+
+def complete_steps() -> Iterator[Step]:
+    yield Step(kind=Kind.COMPLETE)
+
+
+class FullCopy:
+    """All that a store shows at one moment. Its memory is held until `close`."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        answers: Mapping[Key, list[Any]],
+        tagged: Sequence[Committed],
+        now_s: float,
+    ) -> None:
+        """``answers``: to requests that changed something. ``tagged``: puts whose tags nobody else
+        may have."""
+        self._store = store
+        self._cut = cut(store, ())
+        slabs = [column.slab_ids for column in self._cut.columns]
+        self._lease = store.leases.acquire(
+            READER, np.concatenate([np.empty(0, np.int32), *slabs]), now_s
+        )
+        self._head = {
+            "next_uid": store.next_uid,
+            "lost_below": store.lost_below,
+            "answers": [[*key, *said] for key, said in answers.items()],
+            "parts": store.split_puts.ended_to_plain(),
+        }
+        self._tagged = list(tagged)
+        self.total_bytes = sum(column.runs.total_bytes for column in self._cut.columns)
+
+    def steps(self) -> Iterator[Step]:
+        """Once."""
+        yield Step(kind=Kind.HEAD, body=self._head)
+        for committed in self._tagged:
+            yield _tags_step(committed)
+        columns = iter(self._cut.columns)
+        for partition in self._cut.partitions:
+            yield from _rows_steps(partition)
+            for column in partition.columns:
+                yield from _column_steps(partition, column, next(columns).runs)
+        yield Step(kind=Kind.COPIED)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._store.release(READER, [self._lease])
+
+
+def _tags_step(committed: Committed) -> Step:
+    arrays = ArrayWriter()
+    body = {
+        "partition": committed.partition,
+        "uids": arrays.add(committed.uids),
+        "tags": write_tags(committed.tags, arrays),
+    }
+    return Step(kind=Kind.TAGS, body=body, frames=arrays.frames)
+
+
+_MAX_UIDS = 1 << 24
+"""A code of uids holds no more."""
+
+
+def _rows_steps(partition: SavedPartition) -> Iterator[Step]:
+    for start in range(0, len(partition.uids), _MAX_UIDS):
+        arrays = ArrayWriter()
+        code = encode_uids(partition.uids[start : start + _MAX_UIDS])
+        uids = arrays.add_bytes(np.frombuffer(code, np.uint8))
+        body = {"partition": partition.name, "uids": uids}
+        yield Step(kind=Kind.ROWS, body=body, frames=arrays.frames)
+
+
+def _column_steps(partition: SavedPartition, column: SavedColumn, runs: Runs) -> Iterator[Step]:
+    uids, sizes = partition.uids[column.present], column.sizes
+    ends = np.cumsum(sizes)
+    for first, last in _groups(column, sizes):
+        low, high = int(ends[first] - sizes[first]), int(ends[last - 1])
+        spec = column.specs[int(column.spec_of_slab[column.slabs[first]])]
+        plan = PutPlan(
+            partition=partition.name,
+            num_rows=last - first,
+            uids=uids[first:last],
+            columns=[
+                ColumnPlan(
+                    name=column.field,
+                    spec=spec,
+                    lengths=column.lengths[first:last] if spec.has_lengths else None,
+                    nbytes=high - low,
+                )
+            ],
+        )
+        yield from put_steps(plan, Runs(*runs.cut(low, high - low)))
+
+
+def _groups(column: SavedColumn, sizes: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Cells that go together: first and one after the last."""
+    slabs = column.slabs
+    spec = column.spec_of_slab[slabs]
+    is_large = (np.bincount(slabs, weights=sizes) >= GROUP_BYTES)[slabs]
+    block = (np.cumsum(sizes) - sizes) // GROUP_BYTES
+    other_slab = slabs[1:] != slabs[:-1]
+    ends_here = spec[1:] != spec[:-1]
+    ends_here |= other_slab & (is_large[1:] | is_large[:-1])
+    ends_here |= (block[1:] != block[:-1]) & ~is_large[1:]
+    edges = [0, *(np.flatnonzero(ends_here) + 1).tolist(), len(slabs)]
+    yield from pairwise(edges)
+
+
+def _plain(key: Key | None) -> list[Any] | None:
+    return None if key is None else list(key)

@@ -1,0 +1,261 @@
+"""A home's stream to its guard: steps go out, answers come back, and a silence is looked into."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from transferqueue.backends.arena_address import boot_id
+from transferqueue.replication.changes import Kind
+from transferqueue.replication.copy_log import Phase
+from transferqueue.replication.throttle import Throttle
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayWriter
+from transferqueue.wire.format import ERROR_OP, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from transferqueue.backends.several import SeveralBackends
+    from transferqueue.replication.changes import Step
+    from transferqueue.replication.copy_log import Entry
+    from transferqueue.replication.home import TwoCopies
+    from transferqueue.wire.chunks import Runs
+    from transferqueue.wire.format import Buffer
+
+PING_S = 0.5
+BEGIN_AGAIN_S = 0.25
+NO_ROOM_S = 2.0
+"""After a guard had no room for a copy it is tried again."""
+
+MAPPED_PIECE_BYTES = 16 << 20
+"""Of one step whose bytes the guard maps: what it copies before it looks after its own clients
+again, 2 to 3 ms. In pieces of 1 MiB the messages took as long as the copying."""
+
+WINDOW_BYTES, WINDOW_STEPS = 2 * MAPPED_PIECE_BYTES, 256
+"""On their way to the guard and not answered."""
+
+MAP_FROM_BYTES = 64 << 10
+"""Of one step: fewer go with the message, although the guard could map them."""
+
+MAX_PIECES = 16
+"""Of one step that are sent from where they lie; more are brought together first."""
+
+_LAST = frozenset({Kind.PUT, Kind.CLEAR, Kind.STRIP, Kind.COMPLETE})
+
+
+class Stream(Protocol):
+    """What of a `StreamSender` is needed."""
+
+    def send(self, message: Message) -> None: ...
+    def receive(self) -> Message | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """A step without an answer."""
+
+    request_id: int
+    num_bytes: int
+    is_last: bool
+    """Of its entry."""
+
+
+class GuardLink:
+    """``epoch``: how many processes this slot has had before. ``arena``: how this shard's memory is
+    mapped, if it can be. ``bytes_per_s``: of a copy.
+    ``num_untold``: how many events the coordinator has not acknowledged."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        slot: int,
+        epoch: int,
+        backend: SeveralBackends,
+        copies: TwoCopies,
+        arena: Mapping[str, Any] | None,
+        bytes_per_s: float,
+        num_untold: Callable[[], int],
+    ) -> None:
+        self._stream = stream
+        self._slot = slot
+        self._epoch = epoch
+        self._backend = backend
+        self._copies = copies
+        self._log = copies.log
+        self._arena = arena
+        self._num_untold = num_untold
+        self._throttle = Throttle(bytes_per_s)
+        self._request_ids = itertools.count(1)
+        self._generation = ""
+        self._begin_s: float | None = 0.0
+        """When to ask the guard (again) to drop what it has; ``None``: it has."""
+        self._first_id = 1
+        """Answers to earlier messages are of no interest."""
+        self._may_map = False
+        self._entry: Entry | None = None
+        self._steps: Iterator[Step] | None = None
+        self._sent: deque[_Sent] = deque()
+        self._num_sent = 0
+        self._pings: dict[int, int] = {}
+        """How many steps were sent before each."""
+        self._ping_s = 0.0
+        self._copied_bytes = 0
+        self._now_s = 0.0
+        self._start_over(0.0)
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        self._now_s = now_s
+        if self._begin_s is not None and now_s >= self._begin_s:
+            self._begin_s = now_s + BEGIN_AGAIN_S
+            self._tell("begin", epoch=self._epoch, arena=self._arena, boot_id=boot_id())
+        if self._begin_s is None and now_s >= self._ping_s:
+            self._ping_s = now_s + PING_S
+            self._pings[self._tell("ping")] = self._num_sent
+        self.send()
+
+    def next_s(self) -> float:
+        """When `tick` is due."""
+        due = self._ping_s if self._begin_s is None else self._begin_s
+        is_held = self._entry is not None and self._entry.is_copy and self._has_window
+        return min(due, self._throttle.next_s()) if is_held else due
+
+    # -- out ------------------------------------------------------------------------------------
+
+    @property
+    def _has_window(self) -> bool:
+        in_flight = sum(sent.num_bytes for sent in self._sent)
+        return in_flight < WINDOW_BYTES and len(self._sent) < WINDOW_STEPS
+
+    def send(self) -> None:
+        """Send what there is, as far as the window and the throttle allow."""
+        while self._has_window:
+            if self._steps is None:
+                self._entry = self._log.next_entry()
+                if self._entry is None:
+                    return
+                self._steps = self._entry.steps
+            assert self._entry is not None
+            assert self._steps is not None
+            if self._entry.is_copy and not self._throttle.is_open(self._now_s):
+                return
+            self._ship(next(self._steps), self._entry)
+
+    def _ship(self, step: Step, entry: Entry) -> None:
+        is_last = step.kind is Kind.COPIED if entry.is_copy else step.kind in _LAST
+        frames = list(step.frames)
+        body = {**step.body, "untold": self._num_untold() + self._log.num_waiting}
+        if step.bytes_at is not None and step.num_bytes:
+            body |= self._bytes(step.bytes_at, frames)
+        if entry.is_copy:
+            self._throttle.count(step.num_bytes)
+            self._copied_bytes += step.num_bytes
+        if is_last:
+            self._steps = self._entry = None
+        self._num_sent += 1
+        request_id = self._tell(step.kind, frames, number=self._num_sent, **body)
+        self._sent.append(_Sent(request_id=request_id, num_bytes=step.num_bytes, is_last=is_last))
+
+    def _bytes(self, runs: Runs, frames: list[Buffer]) -> dict[str, Any]:
+        """The bytes of a step, added to its frames; or where they lie, for a guard that can map
+        them. They are held here until it has answered."""
+        is_here = self._backend.lies_in_memory(runs.starts)
+        if self._may_map and is_here and runs.total_bytes >= MAP_FROM_BYTES:
+            arrays = ArrayWriter()
+            arrays.frames = frames
+            return {"mapped": [arrays.add(runs.starts), arrays.add(runs.sizes)]}
+        first = len(frames)
+        if is_here and len(runs.starts) <= MAX_PIECES:
+            pieces = zip(runs.starts.tolist(), runs.sizes.tolist(), strict=True)
+            frames += [self._backend.readable(start, size) for start, size in pieces]
+        else:
+            frames.append(self._backend.read_ranges(runs.starts, runs.sizes).data)
+        return {"blocks": first}
+
+    def _tell(self, kind: str, frames: list[Buffer] | None = None, **body: Any) -> int:
+        request_id = next(self._request_ids)
+        said = {"slot": self._slot, "generation": self._generation, "kind": str(kind), **body}
+        message = Message(op=ops.COPY, request_id=request_id, body=said, frames=frames or [])
+        self._stream.send(message)
+        return request_id
+
+    # -- in -------------------------------------------------------------------------------------
+
+    def hear(self) -> None:
+        """Take what the guard has answered."""
+        while (message := self._stream.receive()) is not None:
+            if message.request_id >= self._first_id and message.op in (ERROR_OP, "ok"):
+                self._hear(message)
+        self.send()
+
+    def _hear(self, message: Message) -> None:
+        if message.op == ERROR_OP:
+            self._start_over(self._now_s + BEGIN_AGAIN_S)
+            self._log.lost_sight()
+        elif message.body["generation"] != self._generation:
+            self._guard_is_new()
+        elif self._begin_s is not None:
+            self._begun(may_map=bool(message.body["may_map"]))
+        elif message.request_id in self._pings:
+            if int(message.body["received"]) < self._pings.pop(message.request_id):
+                self.lost_sight()  # a connection broke with some on their way
+        elif self._sent and message.request_id == self._sent[0].request_id:
+            self._answered(is_made=bool(message.body["is_made"]))
+        elif self._sent and message.request_id > self._sent[0].request_id:
+            self.lost_sight()  # the answer to an earlier one is lost
+
+    def _answered(self, *, is_made: bool) -> None:
+        if self._sent.popleft().is_last or not is_made:  # a copy may find no room in between
+            self._copies.answered(is_made=is_made)
+            if self._log.phase is Phase.ALONE:  # it has no room
+                self._start_over(self._now_s + NO_ROOM_S)
+
+    def _begun(self, *, may_map: bool) -> None:
+        """The guard has dropped whatever it had of this slot."""
+        self._begin_s, self._may_map = None, may_map
+        self._copies.piece_bytes = MAPPED_PIECE_BYTES if may_map else None
+        self._ping_s = self._now_s + PING_S
+        if self._log.phase is not Phase.ALONE:
+            self._log.guard_is_empty()
+        if self._begin_s is None:  # making a change did not fail
+            self._copied_bytes = 0
+            self._copies.begin_copy()
+
+    def _guard_is_new(self) -> None:
+        """It is another process, or has dropped what it had: nothing of it can be relied on."""
+        self._start_over(self._now_s)
+        self._log.guard_is_empty()
+
+    def lost_sight(self) -> None:
+        """It is not known what the guard has, and it may be relied on."""
+        self._start_over(self._now_s)
+        self._log.lost_sight()
+
+    def _start_over(self, at_s: float) -> None:
+        self._generation = secrets.token_hex(8)
+        self._begin_s = at_s
+        self._first_id = next(self._request_ids)
+        self._entry = self._steps = None
+        self._sent.clear()
+        self._pings.clear()
+        self._num_sent = 0
+
+    # -- reports --------------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """For `status`: ``is_complete`` says whether all is on both."""
+        copy = self._copies.copy
+        return {
+            "guard": self._copies.guard,
+            "phase": str(self._log.phase),
+            "is_complete": self._log.is_complete,
+            "changes_waiting": self._log.num_waiting,
+            "copied_bytes": self._copied_bytes,
+            "bytes_to_copy": 0 if copy is None else max(0, copy.total_bytes - self._copied_bytes),
+        }

@@ -1,0 +1,220 @@
+"""A guard's edge: it keeps the mirrors of other slots, and gives them back to a home that has
+lost its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from transferqueue.backends.arena_address import ArenaAddress, boot_id
+from transferqueue.backends.shm_reader import ShmReader
+from transferqueue.net.server import Reply
+from transferqueue.replication.changes import FullCopy, Kind
+from transferqueue.replication.mirror import Mirror, Taken
+from transferqueue.shard.backend_choice import BackendChoice
+from transferqueue.shard.store import Store
+from transferqueue.wire import ops
+from transferqueue.wire.arrays import ArrayReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from transferqueue.backends.several import SeveralBackends
+    from transferqueue.net.server import Handler, Request
+    from transferqueue.replication.changes import Step
+    from transferqueue.wire.format import Buffer
+
+FIRST_EPOCH = 1 << 30
+"""Leases on mirrors have numbers from a range of their own: no lease of a process of this shard on
+its own rows has such a one (`shard.store.EPOCH_SHIFT`), nor one on another mirror."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Kept:
+    """The mirror of one slot."""
+
+    generation: str
+    mirror: Mirror
+    epoch: int
+    """Its leases are numbered from."""
+    memory: ShmReader | None
+    """The home's, when it can be mapped."""
+    num_received: int = 0
+    copy: FullCopy | None = None
+    """Under way back to its home."""
+    steps: Iterator[Step] | None = None
+    last: tuple[int, Reply] | None = field(default=None)
+
+
+class Keeper:
+    """``epoch``: how many processes this shard has had. ``on_free``: memory may have come free."""
+
+    def __init__(
+        self, *, backend: SeveralBackends, epoch: int, on_free: Callable[[], None]
+    ) -> None:
+        self._backend = backend
+        self._on_free = on_free
+        self._next_epoch = FIRST_EPOCH + ((epoch & 0x3FFF) << 16)
+        self.kept: dict[int, Kept] = {}
+        """By slot."""
+        self._newest: dict[int, int] = {}
+        """Of each slot, the number of the newest process that has been heard of: what an earlier
+        one had asked for may come after it was killed."""
+        self.handlers: dict[str, Handler] = {ops.COPY: self._copy, ops.FETCH_COPY: self._fetch}
+
+    def complete(self, slot: int) -> Kept | None:
+        """The mirror of a slot, if whatever its home acknowledged is in it."""
+        kept = self.kept.get(slot)
+        return kept if kept is not None and kept.mirror.is_complete else None
+
+    def by_epoch(self, epoch: int) -> Kept | None:
+        """The mirror whose leases have this number."""
+        return next((kept for kept in self.kept.values() if kept.epoch == epoch), None)
+
+    # -- from a home ----------------------------------------------------------------------------
+
+    def _copy(self, request: Request) -> Reply:
+        """Body: ``slot``, ``generation``, ``kind``: ``begin``, ``ping`` or of a step."""
+        slot, kind = request.number("slot"), str(request.body["kind"])
+        generation = str(request.body["generation"])
+        if kind == "begin":
+            return self._begin(slot, generation, request.body)
+        kept = self.kept.get(slot)
+        if kept is None or kept.generation != generation:
+            return Reply(body={"generation": None})
+        is_made = True
+        # One was lost with a connection: those behind it must not be made. The home learns of it.
+        is_next = kind != "ping" and request.number("number") == kept.num_received + 1
+        if is_next:
+            is_made = self._take(slot, kept, Kind(kind), request)
+        said = {"generation": generation, "received": kept.num_received, "is_made": is_made}
+        return Reply(body=said)
+
+    def _begin(self, slot: int, generation: str, body: Mapping[str, Any]) -> Reply:
+        if self._is_late(slot, int(body["epoch"])):
+            return Reply(body={"generation": None})
+        kept = self.kept.get(slot)
+        if kept is None or kept.generation != generation:  # else it asks again
+            self.drop(slot)
+            kept = self.kept[slot] = self._new(slot, generation, body)
+        return Reply(body={"generation": generation, "may_map": kept.memory is not None})
+
+    def _is_late(self, slot: int, epoch: int) -> bool:
+        self._newest[slot] = max(epoch, self._newest.get(slot, epoch))
+        return epoch < self._newest[slot]
+
+    def _new(self, slot: int, generation: str, body: Mapping[str, Any]) -> Kept:
+        epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+        store = Store(slot=slot, space=self._backend)
+        store.begin(
+            epoch, self._backend, BackendChoice(self._backend.names, default=self._backend.default)
+        )
+        arena = body["arena"]
+        memory = None
+        if arena is not None and body["boot_id"] == boot_id():
+            address = ArenaAddress.from_plain(dict(arena))
+            memory = ShmReader(address) if address.is_here() else None
+        mirror = Mirror(store, self._backend)
+        return Kept(generation=generation, mirror=mirror, epoch=epoch, memory=memory)
+
+    def _take(self, slot: int, kept: Kept, kind: Kind, request: Request) -> bool:
+        kept.num_received += 1
+        step = Taken(
+            kind=kind,
+            body=dict(request.body),
+            frames=request.frames,
+            blocks=_blocks(request, kept.memory),
+        )
+        try:
+            is_made = kept.mirror.take(step)
+        except BaseException:
+            self.drop(slot)  # it may be half of a change
+            raise
+        if kind in (Kind.CLEAR, Kind.STRIP, Kind.PUT):
+            self._on_free()
+        return is_made
+
+    def drop(self, slot: int) -> None:
+        """Forget a mirror. Nothing happens when there is none."""
+        kept = self.kept.pop(slot, None)
+        if kept is not None:
+            _end_copy(kept)
+            kept.mirror.drop()
+            if kept.memory is not None:
+                kept.memory.close()
+            self._on_free()
+
+    # -- back to a home -------------------------------------------------------------------------
+
+    def _fetch(self, request: Request) -> Reply:
+        """Body: ``slot``, ``epoch``, ``at``: the number of a step of the copy, 0 to begin it, one
+        after the other. Answered with ``kind`` nil when there is no complete mirror."""
+        slot, at = request.number("slot"), request.number("at")
+        kept = self.complete(slot)
+        if kept is None or self._is_late(slot, request.number("epoch")):
+            return Reply(body={"kind": None})
+        if at == 0:
+            _end_copy(kept)
+            kept.copy = FullCopy(
+                kept.mirror.store,
+                answers=kept.mirror.answers,
+                tagged=list(kept.mirror.tagged),
+                now_s=request.received_s,
+            )
+            kept.steps, kept.last = kept.copy.steps(), None
+        if kept.steps is None:
+            return Reply(body={"kind": None})
+        if kept.last is not None and kept.last[0] == at:
+            return kept.last[1]  # its answer was lost
+        reply = self._step(next(kept.steps))
+        kept.last = (at, reply)
+        if reply.body["kind"] == Kind.COPIED:
+            copy, kept.copy = kept.copy, None
+            if copy is not None:
+                copy.close()
+        return reply
+
+    def _step(self, step: Step) -> Reply:
+        frames: list[Buffer] = list(step.frames)
+        blocks = None
+        if step.bytes_at is not None and step.num_bytes:
+            blocks = len(frames)
+            frames.append(self._backend.read_ranges(step.bytes_at.starts, step.bytes_at.sizes).data)
+        body = {"kind": str(step.kind), "step": dict(step.body), "blocks": blocks}
+        return Reply(body=body, frames=frames)
+
+    # -- reports --------------------------------------------------------------------------------
+
+    def report(self) -> list[dict[str, Any]]:
+        """For `status`: the mirrors that are kept here."""
+        return [
+            {
+                "slot": slot,
+                "is_complete": kept.mirror.is_complete,
+                "rows": kept.mirror.store.num_rows,
+                "slabs": len(kept.mirror.store.slabs),
+            }
+            for slot, kept in sorted(self.kept.items())
+        ]
+
+    def close(self) -> None:
+        for kept in self.kept.values():
+            if kept.memory is not None:
+                kept.memory.close()
+
+
+def _end_copy(kept: Kept) -> None:
+    copy, kept.copy, kept.steps = kept.copy, None, None
+    if copy is not None:
+        copy.close()
+
+
+def _blocks(request: Request, memory: ShmReader | None) -> Sequence[Buffer]:
+    """The bytes that came with a step, or that it says where to find."""
+    mapped, first = request.body.get("mapped"), request.body.get("blocks")
+    if mapped is not None and memory is not None:
+        arrays = ArrayReader(request.frames)
+        starts, sizes = (arrays.int64s(reference).tolist() for reference in mapped)
+        ranges = zip(starts, sizes, strict=True)
+        return [memory.readable(start, start + size).data for start, size in ranges]
+    return [] if first is None else request.frames[int(first) :]

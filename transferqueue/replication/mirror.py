@@ -1,0 +1,223 @@
+"""The second copy of a home's rows: a store that the home's changes are carried out on.
+
+The same on both sides of the way back: a home that has lost its rows takes the steps of a copy
+that its guard sends. No socket, no clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transferqueue.errors import Malformed
+from transferqueue.replication.changes import Kind
+from transferqueue.shard.journal import MAX_ANSWERS
+from transferqueue.shard.store import Committed
+from transferqueue.uids import decode_uids
+from transferqueue.wire.arrays import ArrayReader
+from transferqueue.wire.put import PutPlan
+from transferqueue.wire.tags import read_tags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from transferqueue.backends.several import SeveralBackends
+    from transferqueue.replication.changes import Key
+    from transferqueue.shard.store import Reservation, Store
+    from transferqueue.wire.format import Buffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A step as it has come."""
+
+    kind: Kind
+    body: dict[str, Any]
+    frames: Sequence[Buffer] = ()
+    blocks: Sequence[Buffer] = ()
+    """The bytes that came with it, in order."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _OpenPut:
+    """A put whose bytes come in several steps."""
+
+    plan: PutPlan
+    reservation: Reservation | None
+    """``None``: it is not to be made."""
+    has_room: bool
+
+
+class Mirror:
+    """Invariant: between two changes the store is what the home's was after the same ones.
+
+    ``is_complete``: whatever the home acknowledges is in here.
+    """
+
+    def __init__(self, store: Store, backend: SeveralBackends) -> None:
+        self.store = store
+        self.is_complete = False
+        self.answers: OrderedDict[Key, list[Any]] = OrderedDict()
+        """As in the home's journal: partition (nil: not to be undone), first uid, rows."""
+        self.tagged: deque[Committed] = deque()
+        """Puts of whose tags the coordinator may not have heard."""
+        self._backend = backend
+        self._numbers = itertools.count(1)
+        self._open: _OpenPut | None = None
+        self._kinds: dict[Kind, Callable[[Taken], bool]] = {
+            Kind.HEAD: self._head,
+            Kind.TAGS: self._tags,
+            Kind.ROWS: self._rows,
+            Kind.RESERVE: self._reserve,
+            Kind.FILL: self._fill,
+            Kind.PUT: self._put,
+            Kind.CLEAR: self._clear,
+            Kind.STRIP: self._strip,
+            Kind.COPIED: lambda step: True,
+            Kind.COMPLETE: self._complete,
+        }
+
+    def take(self, step: Taken) -> bool:
+        """Carry out a step. False: there is no room for its change, which is not made."""
+        untold = step.body.get("untold")
+        while type(untold) is int and len(self.tagged) > untold:
+            self.tagged.popleft()
+        return self._kinds[step.kind](step)
+
+    def drop(self) -> None:
+        """Give all memory back. What somebody still reads is given back with the last lease."""
+        for reader in {reader for _, reader, _ in self.store.leases.each()}:
+            self.store.peer_gone(reader)
+        for reservation in self.store.reservations():
+            self.store.abort(reservation.put_id)
+        for partition in list(self.store.partitions):
+            self.store.clear(partition, None)
+
+    # -- a copy ---------------------------------------------------------------------------------
+
+    def _head(self, step: Taken) -> bool:
+        body, store = step.body, self.store
+        store.next_uid = int(body["next_uid"])
+        store.lost_below = int(body["lost_below"])
+        store.split_puts.restore(body["parts"])
+        for peer, request_id, *said in body["answers"]:
+            self._remember((bytes(peer), int(request_id)), said)
+        return True
+
+    def _tags(self, step: Taken) -> bool:
+        arrays = ArrayReader(step.frames)
+        self.tagged.append(
+            Committed(
+                partition=str(step.body["partition"]),
+                uids=arrays.int64s(step.body["uids"]),
+                specs={},
+                nbytes={},
+                tags=read_tags(step.body["tags"], arrays),
+            )
+        )
+        return True
+
+    def _rows(self, step: Taken) -> bool:
+        code = ArrayReader(step.frames).get_bytes(step.body["uids"])
+        self.store.table(str(step.body["partition"])).append(decode_uids(code.data))
+        return True
+
+    def _complete(self, step: Taken) -> bool:
+        del step
+        self.is_complete = True
+        return True
+
+    # -- a put ----------------------------------------------------------------------------------
+
+    def _reserve(self, step: Taken) -> bool:
+        plan = PutPlan.read(step.body["plan"], ArrayReader(step.frames))
+        self._open = self._opened(plan)
+        return True  # whether there was room is the answer of the last step
+
+    def _opened(self, plan: PutPlan) -> _OpenPut:
+        if plan.uids is not None and not self.store.has_all(plan.partition, plan.uids):
+            # Some were cleared before its commit: it is not made at home either.
+            return _OpenPut(plan=plan, reservation=None, has_room=True)
+        addresses = self._backend.reserve([column.nbytes for column in plan.columns])
+        if addresses is None:
+            return _OpenPut(plan=plan, reservation=None, has_room=False)
+        # Not `Store.reserve`: which cells may be written was decided at home.
+        number = -next(self._numbers)  # no put of a client has such a number
+        reservation = self.store.enter(number, plan, "", addresses)
+        return _OpenPut(plan=plan, reservation=reservation, has_room=True)
+
+    def _fill(self, step: Taken) -> bool:
+        if self._open is None:
+            raise Malformed("bytes came for no put")
+        if self._open.reservation is not None:
+            self._write(self._open.reservation, int(step.body["offset"]), step.blocks)
+        return True
+
+    def _write(self, reservation: Reservation, offset: int, blocks: Sequence[Buffer]) -> None:
+        """``offset``: among the bytes of all columns, one after the other."""
+        sizes = np.array([column.nbytes for column in reservation.plan.columns], dtype=np.int64)
+        ends = np.cumsum(sizes)
+        for block in blocks:
+            view = memoryview(block).cast("B")
+            at = 0
+            while at < view.nbytes:
+                column = int(np.searchsorted(ends, offset, side="right"))
+                if column >= len(ends):
+                    raise Malformed("more bytes than the columns of the put have")
+                nbytes = min(view.nbytes - at, int(ends[column]) - offset)
+                start = int(ends[column] - sizes[column])
+                address = int(reservation.addresses[column]) + offset - start
+                self._backend.write(address, view[at : at + nbytes])
+                at, offset = at + nbytes, offset + nbytes
+
+    def _put(self, step: Taken) -> bool:
+        put, self._open = self._open, None
+        if step.body["plan"] is not None:
+            put = self._opened(PutPlan.read(step.body["plan"], ArrayReader(step.frames)))
+            if put.reservation is not None:
+                self._write(put.reservation, 0, step.blocks)
+        if put is None:
+            raise Malformed("the last step of no put")
+        if put.reservation is not None:
+            self._commit(put.reservation, step.body["key"])
+        return put.has_room
+
+    def _commit(self, reservation: Reservation, key: Any) -> None:
+        plan = reservation.plan
+        sizes = np.array([column.nbytes for column in plan.columns], dtype=np.int64)
+        self._backend.seal(reservation.addresses, sizes)
+        committed = self.store.commit(reservation.put_id)
+        if committed.tags:
+            self.tagged.append(committed)
+        if key is not None:
+            first_uid = int(committed.uids[0]) if len(committed.uids) else 0
+            partition = plan.partition if plan.uids is None else None
+            self._remember(_key(key), [partition, first_uid, plan.num_rows])
+
+    # -- the rest -------------------------------------------------------------------------------
+
+    def _clear(self, step: Taken) -> bool:
+        uids = ArrayReader(step.frames).get_optional(step.body["uids"])
+        gone = self.store.clear(str(step.body["partition"]), uids)
+        if step.body["key"] is not None and len(gone):
+            self._remember(_key(step.body["key"]), [None, 0, len(gone)])
+        return True
+
+    def _strip(self, step: Taken) -> bool:
+        uids = ArrayReader(step.frames).int64s(step.body["uids"])
+        self.store.release_fields(str(step.body["partition"]), uids, step.body["fields"])
+        return True
+
+    def _remember(self, key: Key, answer: list[Any]) -> None:
+        self.answers[key] = answer
+        if len(self.answers) > MAX_ANSWERS:
+            self.answers.popitem(last=False)
+
+
+def _key(plain: Sequence[Any]) -> Key:
+    peer, request_id = plain
+    return bytes(peer), int(request_id)

@@ -1,0 +1,112 @@
+"""Gets of rows whose home does not answer: its guard answers from the mirror.
+
+Nothing of a mirror is mapped by clients, since nobody would know of their leases when this process
+has been killed: bytes go with the answer, or are asked for in chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from transferqueue.errors import NoSecondCopy, TransferExpired
+from transferqueue.replication.keeper import FIRST_EPOCH
+from transferqueue.shard.device_loans import DeviceLoans
+from transferqueue.shard.gets import Gets
+from transferqueue.shard.journal import ShardJournal
+from transferqueue.shard.moved_bytes import MovedBytes
+from transferqueue.shard.store import EPOCH_SHIFT
+from transferqueue.wire import ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from transferqueue.backends.several import SeveralBackends
+    from transferqueue.net.server import Handler, Reply, Request, Server
+    from transferqueue.replication.changes import Key
+    from transferqueue.replication.keeper import Keeper
+    from transferqueue.shard.peers import MappingPeers
+
+
+class MirrorGets:
+    """The same operations as `Gets`, for every mirror that a guard keeps."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        *,
+        server: Server,
+        backend: SeveralBackends,
+        peers: MappingPeers,
+        on_free: Callable[[], None],
+    ) -> None:
+        self._keeper = keeper
+        self._server = server
+        self._backend = backend
+        self._peers = peers
+        self._on_free = on_free
+        self._moved = MovedBytes()
+        self._gets: dict[int, Gets] = {}
+        """By the number that the leases of a mirror begin with."""
+
+    def beside(self, own: Mapping[str, Handler]) -> dict[str, Handler]:
+        """Handlers that serve a request of a mirror, and leave the others to ``own``."""
+
+        def get(request: Request) -> Reply | None:
+            copy_of = request.body.get("copy_of")
+            return own[ops.GET](request) if copy_of is None else self._get(request, copy_of)
+
+        return {
+            ops.GET: get,
+            ops.READ: self._by_lease(ops.READ, own),
+            ops.READ_DONE: self._by_lease(ops.READ_DONE, own),
+        }
+
+    def _get(self, request: Request, slot: int) -> Reply | None:
+        kept = self._keeper.complete(slot)
+        if kept is None:
+            raise NoSecondCopy(slot)
+        gets = self._gets.get(kept.epoch)
+        if gets is None:
+            gets = self._gets[kept.epoch] = Gets(
+                server=self._server,
+                store=kept.mirror.store,
+                backend=self._backend,
+                peers=self._peers,
+                moved=self._moved,
+                journal=ShardJournal(None, slot=slot, answers={}),
+                arena=None,
+                loans=DeviceLoans(None),
+                on_free=self._on_free,
+            )
+        return gets.handlers[ops.GET](replace(request, body={**request.body, "reader": None}))
+
+    def _by_lease(self, op: str, own: Mapping[str, Handler]) -> Handler:
+        def handle(request: Request) -> Reply | None:
+            lease_id = request.number("lease_id")
+            epoch = lease_id >> EPOCH_SHIFT
+            if epoch < FIRST_EPOCH:
+                return own[op](request)
+            gets = self._gets.get(epoch)
+            if gets is None:
+                raise TransferExpired("get", lease_id, -1)
+            return gets.handlers[op](request)
+
+        return handle
+
+    def cancel(self, key: Key) -> None:
+        """A client gave a request up."""
+        for gets in self._gets.values():
+            gets.cancel(key)
+
+    def tick(self, now_s: float) -> None:
+        """Forget mirrors that are not kept any more; see `Gets.tick`."""
+        for epoch in [e for e in self._gets if self._keeper.by_epoch(e) is None]:
+            del self._gets[epoch]
+        for gets in self._gets.values():
+            gets.tick(now_s)
+
+    def next_s(self) -> float | None:
+        """When `tick` is due."""
+        due = (gets.next_s() for gets in self._gets.values())
+        return min((at_s for at_s in due if at_s is not None), default=None)

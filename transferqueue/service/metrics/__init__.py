@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: what `Client.status` tells, as families of samples, and who serves it."""
