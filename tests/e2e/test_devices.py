@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from transferqueue.client.sync_client import Client
     from transferqueue.devices.base import MemoryHandle
+    from transferqueue.net.calls import Call
     from transferqueue.service.embedded import Service
 
 QUARANTINE_S = 1.0
@@ -301,6 +302,31 @@ def test_a_reader_that_is_killed_gives_its_slots_back_after_a_while(
     wait_until(lambda: used_bytes(client) == 0)
 
 
+def test_a_loan_that_is_kept_too_long_is_reported_and_kept(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = client.put({"x": torch.ones(64, 1000)})
+    call, filled = PartGet.call, DeviceSide.filled
+
+    def overdue() -> int:
+        return sum(shard["loans_overdue"] for shard in client.status()["shards"])
+
+    def borrow(part: PartGet, **arguments: Any) -> Call:
+        return call(part, **arguments).with_more("borrow_s", 0.0)
+
+    def keep(*arguments: Any) -> torch.Tensor:
+        wait_until(lambda: overdue() == 1)
+        client.clear(handle)
+        assert lent_bytes(client) == used_bytes(client) > 0
+        return filled(*arguments)
+
+    monkeypatch.setattr(PartGet, "call", borrow)
+    monkeypatch.setattr(DeviceSide, "filled", keep)
+    assert torch.equal(client.get(handle)["x"], torch.ones(64, 1000))
+    wait_until(lambda: used_bytes(client) == 0)
+    assert overdue() == 1
+
+
 def test_what_was_given_on_while_it_was_copied_is_not_believed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,13 +378,12 @@ def test_an_owner_that_is_killed_is_lost_and_its_successor_says_so(
         expect_same(client.get_columns(client.put(put)), put)
 
 
-@pytest.mark.parametrize("fault", [Fault.REFUSE_EXPORT, Fault.WRONG_UUID])
 def test_a_shard_that_cannot_show_its_memory_is_read_through_its_socket(
-    fault: Fault, machine: FakeMachine
+    machine: FakeMachine,
 ) -> None:
     name = machine.name_of(machine.uuids[0])
     with (
-        machine.fault(fault),
+        machine.fault(Fault.REFUSE_EXPORT),
         serve(machine) as service,
         tq.connect(service.address, device=name) as client,
     ):
