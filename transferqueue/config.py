@@ -304,6 +304,11 @@ class ServiceConfig:
                 f"replicas=2 keeps second copies in the default backend alone; leave out "
                 f"backends={sorted(self.backends)}"
             )
+        if self.spill_dir is not None:
+            raise ConfigError(
+                "replicas=2 keeps second copies in memory only, so spill_dir would make room for "
+                "rows that have none; leave one of them out"
+            )
         if self.in_process or not self.restart:
             raise ConfigError(
                 "replicas=2 is of use where a shard that dies is started again; leave out "

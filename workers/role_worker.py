@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from transferqueue.dispatch.telling import tell
 from transferqueue.errors import NotReady
 from workers.modes import Dispatch
 from workers.registration import register
@@ -153,6 +154,7 @@ class RoleWorker(Worker):
     def report(self) -> dict[str, Any]:
         """Bytes by field of this process's client, totals by stage, and of rollouts that stream
         what became of generations and when versions gave their first tokens."""
+        tell(self.client, self._log.traffic, at_once=True)
         return {
             "fields": self.client.stats(),
             "stages": {label: asdict(totals) for label, totals in self._log.totals.items()},

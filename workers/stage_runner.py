@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.dispatch.opening import open_view, read_counts, written_columns
 from transferqueue.dispatch.outputs import plain, take_apart
+from transferqueue.dispatch.telling import tell
+from transferqueue.dispatch.traffic import FieldCounts, Traffic
 from transferqueue.errors import FieldExists, LeaseExpired, NotReady, RowsGone
 from transferqueue.handle import BatchHandle
 from transferqueue.view import DataProto
@@ -81,10 +83,12 @@ class StageTotals:
 
 @dataclass(slots=True)
 class StageLog:
-    """What the stages of one process did: totals by ``role.method``, and spans."""
+    """What the stages of one process did: totals by ``role.method``, spans and traffic."""
 
     totals: dict[str, StageTotals] = field(default_factory=dict)
     spans: SpanLog = field(default_factory=SpanLog)
+    traffic: Traffic = field(default_factory=Traffic)
+    """The bytes again by field, as the service is told of them."""
 
     def of(self, label: str) -> StageTotals:
         return self.totals.setdefault(label, StageTotals())
@@ -155,7 +159,12 @@ class StageRunner:
         declaration = self._declaration(method_name)
         overwrite = overwrite or (declaration is not None and declaration.overwrite)
         stored = self.client.put(output, handle=handle, tags=tags or None, overwrite=overwrite)
-        self._totals(method_name).written_bytes += self._bytes(output, len(handle), "put")
+        written = self._bytes(output, len(handle), "put")
+        self._totals(method_name).written_bytes += sum(written.values())
+        self._tell(
+            method_name,
+            {name: FieldCounts(written_bytes=n, calls=1) for name, n in written.items()},
+        )
         return stored
 
     def serve(self, method_name: str, loop: StageLoop, stop: threading.Event) -> None:
@@ -209,16 +218,23 @@ class StageRunner:
                 self.client, handle, reads=declaration.reads, optional=declaration.optional
             )
         data = self.client.get_columns(handle, fields=self.reads(method_name))
-        self._totals(method_name).read_bytes += self._bytes(data, len(handle), "got")
+        read = self._bytes(data, len(handle), "got")
+        self._totals(method_name).read_bytes += sum(read.values())
         return _Fetched(data)
 
-    def _bytes(self, fields: Iterable[str], num_rows: int, direction: str) -> int:
+    def _bytes(self, fields: Iterable[str], num_rows: int, direction: str) -> dict[str, int]:
         """Of so many rows of these fields, by the mean of all that this process moved so far: other
         threads move fields at the same time."""
         stats = self.client.stats()
-        moved = [stats[field] for field in fields if stats[field][f"{direction}_rows"]]
-        per_row = sum(one[f"{direction}_bytes"] / one[f"{direction}_rows"] for one in moved)
-        return int(per_row * num_rows)
+        moved = {field: stats[field] for field in fields if stats[field][f"{direction}_rows"]}
+        return {
+            field: num_rows * one[f"{direction}_bytes"] // one[f"{direction}_rows"]
+            for field, one in moved.items()
+        }
+
+    def _tell(self, method_name: str, counts: Mapping[str, FieldCounts]) -> None:
+        self.log.traffic.add(self._name, method_name, counts)
+        tell(self.client, self.log.traffic)
 
     def _compute(self, method_name: str, data: Mapping[str, Any], batch: Batch) -> Any:
         method, fields = self._method(method_name)
@@ -232,16 +248,29 @@ class StageRunner:
         totals.rows += len(batch)
         totals.calls += 1
         totals.busy_s += time.monotonic() - started_s
+        counts: Mapping[str, FieldCounts] = {}
         if isinstance(data, _Fetched):
-            totals.unread_bytes += self._bytes(data.unread, len(batch), "got")
+            counts = self._counts(data, len(batch))
         elif isinstance(data, LazyDataProto):
-            counts = read_counts(data, self.client).values()
-            totals.read_bytes += sum(one.read_bytes for one in counts)
-            totals.unread_bytes += sum(one.untouched_bytes for one in counts)
+            counts = read_counts(data, self.client)
+            totals.read_bytes += sum(one.read_bytes for one in counts.values())
+        totals.unread_bytes += sum(one.untouched_bytes for one in counts.values())
+        if counts:
+            self._tell(method_name, counts)
         declaration = self._declaration(method_name)
         if declaration is not None:
             output = _plain_output(output, declaration, batch)
         return _checked(method_name, fields, output) if fields.writes else output
+
+    def _counts(self, data: _Fetched, num_rows: int) -> dict[str, FieldCounts]:
+        return {
+            name: FieldCounts(
+                read_bytes=num_bytes,
+                untouched_bytes=num_bytes if name in data.unread else 0,
+                calls=1,
+            )
+            for name, num_bytes in self._bytes(data, num_rows, "got").items()
+        }
 
     def label(self, method_name: str) -> str:
         return f"{self._name}.{method_name}"

@@ -131,6 +131,7 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are(
             client.create_partition("p", backend="shm")
         client.put(rows(1), partition="p")
         assert used(client)["shm"] == 0
+        wait_until(lambda: client.status()["partitions"]["p"]["rows"] == 4)
         client.drop_partition("p")
         client.create_partition("p", backend="shm")
         wait_until(lambda: used(client)["disk"] == 0)

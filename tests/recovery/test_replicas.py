@@ -222,5 +222,7 @@ def test_settings_that_cannot_hold_two_copies_are_refused(service: tq.Service) -
         tq.serve(shards=3, replicas=3)
     with pytest.raises(ConfigError, match="started again"):
         tq.serve(shards=2, replicas=2, restart=False)
+    with pytest.raises(ConfigError, match="in memory only"):
+        tq.serve(shards=2, replicas=2, spill_dir="/tmp", spill_bytes=MIB)
     with pytest.raises(InvalidInput, match="two copies"), contextlib.ExitStack() as stack:
         stack.enter_context(join(service.address, shards=1, budget_bytes=MIB))

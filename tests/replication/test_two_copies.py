@@ -180,11 +180,25 @@ class TwoCopiesMachine(RuleBasedStateMachine):
 
     @rule()
     def the_guard_is_killed(self) -> None:
+        """Another one is there before anybody has looked."""
         self.num_lives += 1
         self.guard = Guard(self.guard_bytes, self.num_lives)
         self.home.wire.to_home.clear()
+        self.home.wire.to_guard.clear()
         for dead, _ in self.dead:  # nobody is there to connect again
             dead.wire.to_guard.clear()
+
+    @rule()
+    def the_guard_is_killed_and_found_dead(self) -> None:
+        """Its successor has not started when it is looked for: nothing waits for it."""
+        self.the_guard_is_killed()
+        self.home.guard_is_there = False
+        self.time_passes()
+        self.time_passes()
+        self.time_passes()
+        self.home.guard_is_there = True
+        self.home.wire.to_guard.clear()
+        assert not self.home.waiting
 
     @rule()
     def the_home_is_killed(self) -> None:
@@ -280,4 +294,4 @@ def _cells(num_rows: int) -> st.SearchStrategy[dict[str, tuple[bytes, ...]]]:
 
 
 TestTwoCopies = TwoCopiesMachine.TestCase
-TestTwoCopies.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTwoCopies.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)

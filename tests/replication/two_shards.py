@@ -218,6 +218,7 @@ class Home:
         self.backend = backend
         self.wire = Wire(b"home-%d" % epoch)
         self.waiting: list[Change] = []
+        self.guard_is_there = True
         self.copies = TwoCopies(
             store,
             guard=0,
@@ -236,6 +237,7 @@ class Home:
             arena=None,
             bytes_per_s=1e9,
             num_untold=lambda: 0,
+            is_there=lambda: self.guard_is_there,
         )
 
     @classmethod

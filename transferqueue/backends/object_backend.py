@@ -190,6 +190,10 @@ class ObjectBackend(Backend):
         del keep
         self._closed = True
 
+    def _forget_slabs(self) -> None:
+        """Let go of all objects and buffers."""
+        self._slabs = SlabMap()
+
     def _all_stored(self) -> list[Any]:
         return [slab.stored for slab in self._slabs.values() if slab.stored is not None]
 

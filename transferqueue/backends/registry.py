@@ -21,6 +21,7 @@ _BUILT_IN = {
     "disk": "transferqueue.backends.disk:DiskBackend",
     "heap": "transferqueue.backends.heap:HeapBackend",
     "mooncake": "transferqueue.backends.mooncake:MooncakeBackend",
+    "ray": "transferqueue.backends.ray_objects:RayBackend",
     "shm": "transferqueue.backends.shm:ShmBackend",
 }
 """Known without installed metadata, so that a source tree on ``sys.path`` works too."""

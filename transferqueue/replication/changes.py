@@ -16,8 +16,9 @@ import numpy as np
 from transferqueue.shard.allocator import PAGE_ALIGN_FROM_BYTES
 from transferqueue.shard.cut import cut
 from transferqueue.uids import encode_uids
-from transferqueue.wire.arrays import ArrayWriter
+from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.chunks import STREAM_FROM_BYTES, Runs
+from transferqueue.wire.format import pack_plain, unpack_plain
 from transferqueue.wire.put import ColumnPlan, PutPlan
 from transferqueue.wire.tags import write_tags
 
@@ -83,7 +84,7 @@ def put_steps(
     ``piece_bytes``: at most so many go with one step; ``None``: `PIECE_BYTES`."""
     most = piece_bytes or PIECE_BYTES
     arrays = ArrayWriter()
-    body = {"plan": plan.write(arrays), "key": _plain(key)}
+    body = {"plan": _pack(plan.write(arrays), arrays), "key": _plain(key)}
     if bytes_at.total_bytes <= most:
         yield Step(kind=Kind.PUT, body=body, frames=arrays.frames, bytes_at=bytes_at)
         return
@@ -142,7 +143,9 @@ class FullCopy:
 
     def steps(self) -> Iterator[Step]:
         """Once."""
-        yield Step(kind=Kind.HEAD, body=self._head)
+        arrays = ArrayWriter()
+        head = {"head": _pack(self._head, arrays)}
+        yield Step(kind=Kind.HEAD, body=head, frames=arrays.frames)
         for committed in self._tagged:
             yield _tags_step(committed)
         columns = iter(self._cut.columns)
@@ -162,7 +165,7 @@ def _tags_step(committed: Committed) -> Step:
     body = {
         "partition": committed.partition,
         "uids": arrays.add(committed.uids),
-        "tags": write_tags(committed.tags, arrays),
+        "tags": _pack(write_tags(committed.tags, arrays), arrays),
     }
     return Step(kind=Kind.TAGS, body=body, frames=arrays.frames)
 
@@ -214,6 +217,16 @@ def _groups(column: SavedColumn, sizes: np.ndarray) -> Iterator[tuple[int, int]]
     ends_here |= (block[1:] != block[:-1]) & ~is_large[1:]
     edges = [0, *(np.flatnonzero(ends_here) + 1).tolist(), len(slabs)]
     yield from pairwise(edges)
+
+
+def _pack(plain: Any, arrays: ArrayWriter) -> int:
+    """Plain values as a frame, whose number this is: a header has no room for all that there may
+    be. `unpack` is the inverse."""
+    return arrays.add_bytes(np.frombuffer(pack_plain(plain), np.uint8))
+
+
+def unpack(arrays: ArrayReader, frame: object) -> Any:
+    return unpack_plain(arrays.get_bytes(frame).data)
 
 
 def _plain(key: Key | None) -> list[Any] | None:

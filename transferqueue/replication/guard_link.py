@@ -67,7 +67,8 @@ class _Sent:
 class GuardLink:
     """``epoch``: how many processes this slot has had before. ``arena``: how this shard's memory is
     mapped, if it can be. ``bytes_per_s``: of a copy.
-    ``num_untold``: how many events the coordinator has not acknowledged."""
+    ``num_untold``: how many events the coordinator has not acknowledged. ``is_there``: whether
+    there is a process that listens as the guard, so far as is known."""
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class GuardLink:
         arena: Mapping[str, Any] | None,
         bytes_per_s: float,
         num_untold: Callable[[], int],
+        is_there: Callable[[], bool],
     ) -> None:
         self._stream = stream
         self._slot = slot
@@ -89,6 +91,7 @@ class GuardLink:
         self._log = copies.log
         self._arena = arena
         self._num_untold = num_untold
+        self._is_there = is_there
         self._throttle = Throttle(bytes_per_s)
         self._request_ids = itertools.count(1)
         self._generation = ""
@@ -112,13 +115,20 @@ class GuardLink:
 
     def tick(self, now_s: float) -> None:
         self._now_s = now_s
-        if self._begin_s is not None and now_s >= self._begin_s:
-            self._begin_s = now_s + BEGIN_AGAIN_S
-            self._tell("begin", epoch=self._epoch, arena=self._arena, boot_id=boot_id())
         if self._begin_s is None and now_s >= self._ping_s:
-            self._ping_s = now_s + PING_S
-            self._pings[self._tell("ping")] = self._num_sent
+            self._ping(now_s)
+        elif self._begin_s is not None and now_s >= self._begin_s:
+            self._begin_s = now_s + BEGIN_AGAIN_S
+            self._look_for_guard()
+            self._tell("begin", epoch=self._epoch, arena=self._arena, boot_id=boot_id())
         self.send()
+
+    def _ping(self, now_s: float) -> None:
+        self._ping_s = now_s + PING_S
+        if self._pings:  # the last one has no answer
+            self._look_for_guard()
+        if self._begin_s is None:
+            self._pings[self._tell("ping")] = self._num_sent
 
     def next_s(self) -> float:
         """When `tick` is due."""
@@ -231,6 +241,14 @@ class GuardLink:
         """It is another process, or has dropped what it had: nothing of it can be relied on."""
         self._start_over(self._now_s)
         self._log.guard_is_empty()
+
+    def _look_for_guard(self) -> None:
+        """A process that is not there any more has taken its mirror with it: there is nothing to
+        wait for. One that stands still may have a mirror that is relied on."""
+        if self._log.phase is not Phase.ALONE and not self._is_there():
+            if self._begin_s is None:
+                self._start_over(self._now_s + BEGIN_AGAIN_S)
+            self._log.guard_is_empty()
 
     def lost_sight(self) -> None:
         """It is not known what the guard has, and it may be relied on."""

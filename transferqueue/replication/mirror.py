@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.errors import Malformed
-from transferqueue.replication.changes import Kind
+from transferqueue.replication.changes import Kind, unpack
 from transferqueue.shard.journal import MAX_ANSWERS
 from transferqueue.shard.store import Committed
 from transferqueue.uids import decode_uids
@@ -100,7 +100,8 @@ class Mirror:
     # -- a copy ---------------------------------------------------------------------------------
 
     def _head(self, step: Taken) -> bool:
-        body, store = step.body, self.store
+        arrays, store = ArrayReader(step.frames), self.store
+        body = unpack(arrays, step.body["head"])
         store.next_uid = int(body["next_uid"])
         store.lost_below = int(body["lost_below"])
         store.split_puts.restore(body["parts"])
@@ -116,7 +117,7 @@ class Mirror:
                 uids=arrays.int64s(step.body["uids"]),
                 specs={},
                 nbytes={},
-                tags=read_tags(step.body["tags"], arrays),
+                tags=read_tags(unpack(arrays, step.body["tags"]), arrays),
             )
         )
         return True
@@ -134,8 +135,7 @@ class Mirror:
     # -- a put ----------------------------------------------------------------------------------
 
     def _reserve(self, step: Taken) -> bool:
-        plan = PutPlan.read(step.body["plan"], ArrayReader(step.frames))
-        self._open = self._opened(plan)
+        self._open = self._opened(_plan(step))
         return True  # whether there was room is the answer of the last step
 
     def _opened(self, plan: PutPlan) -> _OpenPut:
@@ -177,7 +177,7 @@ class Mirror:
     def _put(self, step: Taken) -> bool:
         put, self._open = self._open, None
         if step.body["plan"] is not None:
-            put = self._opened(PutPlan.read(step.body["plan"], ArrayReader(step.frames)))
+            put = self._opened(_plan(step))
             if put.reservation is not None:
                 self._write(put.reservation, 0, step.blocks)
         if put is None:
@@ -216,6 +216,11 @@ class Mirror:
         self.answers[key] = answer
         if len(self.answers) > MAX_ANSWERS:
             self.answers.popitem(last=False)
+
+
+def _plan(step: Taken) -> PutPlan:
+    arrays = ArrayReader(step.frames)
+    return PutPlan.read(unpack(arrays, step.body["plan"]), arrays)
 
 
 def _key(plain: Sequence[Any]) -> Key:

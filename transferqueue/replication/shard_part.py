@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.net.listening import is_listening
 from transferqueue.replication.guard_link import GuardLink
 from transferqueue.replication.home import TwoCopies
 from transferqueue.replication.keeper import Keeper
@@ -59,6 +60,7 @@ class ShardPart:
             arena=backend.client_access(),
             bytes_per_s=guard.bytes_per_s,
             num_untold=num_unsent,
+            is_there=lambda: is_listening(guard.endpoint),
         )
         server.watch(self._stream.socket, self._link.hear)
         self._keeper = Keeper(backend=backend, epoch=epoch, on_free=on_free)

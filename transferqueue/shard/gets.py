@@ -166,7 +166,7 @@ class Gets:
                 name: _got(column, sent=in_payload.get(name), mapped=in_ranges.get(name))
                 for name, column in found.items()
             },
-            payload=self._backend.read_ranges(*_ranges(sent)),
+            payload=self._backend.read_ranges(*_ranges(sent)) if sent else _NO_BYTES,
             ranges=_ranges(mapped),
             lease_id=lease_id,
             refs=self._lend(request, lease_id, mapped),
@@ -418,8 +418,10 @@ def _stretches(sizes: Mapping[str, int]) -> dict[str, slice]:
 
 def _ranges(columns: Mapping[str, FoundColumn]) -> np.ndarray:
     """Starts and sizes of all their runs, one column after the other. int64[2, ranges]."""
-    runs = [(column.runs.starts, column.runs.sizes) for column in columns.values()]
-    return np.concatenate([_NO_RANGES, *map(np.stack, runs)], axis=1)
+    if not columns:
+        return _NO_RANGES
+    starts, sizes = zip(*((c.runs.starts, c.runs.sizes) for c in columns.values()), strict=True)
+    return np.array([np.concatenate(starts), np.concatenate(sizes)])
 
 
 def _streamed(found: Mapping[str, FoundColumn]) -> dict[str, FoundColumn]:
@@ -431,4 +433,5 @@ def _num_bytes(columns: Mapping[str, FoundColumn]) -> int:
     return sum(column.num_bytes for column in columns.values())
 
 
+_NO_BYTES = np.empty(0, dtype=np.uint8)
 _NO_RANGES = np.empty((2, 0), dtype=np.int64)

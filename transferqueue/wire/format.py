@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,7 +52,7 @@ from transferqueue.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 VERSION: Final = 1
 PREAMBLE: Final = b"TQ" + bytes([VERSION, 0])
@@ -126,18 +125,20 @@ def _header(frame: Buffer) -> list[Any]:
 
 def _require_str_keys(value: object) -> None:
     """Fail where the mistake is made: the receiver drops such a message without an answer."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
+    if isinstance(value, dict):
+        for key in value:
             if type(key) is not str:
                 raise InvalidInput(f"a map of a message body has str keys, got {key!r}")
-            if isinstance(item, _NESTING):
-                _require_str_keys(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            if isinstance(item, _NESTING):
-                _require_str_keys(item)
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return
+    for item in value:
+        # A lookup a leaf: asking each whether it nests took a tenth of all that a get takes.
+        if type(item) not in _LEAVES and isinstance(item, _NESTING):
+            _require_str_keys(item)
 
 
+_LEAVES: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _NESTING: Final = (dict, list, tuple)
 
 

@@ -35,6 +35,7 @@ KEYS = {
     "max_rows": "quota, or null",
     "max_bytes": "quota, or null",
     "held_by": "who keeps samples from being freed, in words",
+    "backends": "where the bytes lie: backend -> field -> bytes",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import TransferQueueError
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 MAX_WATCHERS = 64
 MAX_WAITS = 30
 PICTURE_FRESH_S = 0.5
+
+RATES_OVER_S = 10.0
+"""Training goes in bursts of a step, and a rate over a second of it says 0 most of the time."""
+
 MAX_PICTURES = 32
 
 
@@ -59,14 +64,16 @@ class Feed:
             self._num_watchers -= 1
 
     async def _ask(self) -> None:
-        before: dict[str, Any] | None = None
+        past: deque[dict[str, Any]] = deque()
         while self._num_watchers and not self._has_ended:
             started_s = time.monotonic()
             try:
                 after = await self._client.status()
                 waits = await self._client.waits(limit=MAX_WAITS)
-                self._latest = event(frame(before, after, waits))
-                before = after
+                past.append(after)
+                while after["time_s"] - past[0]["time_s"] > RATES_OVER_S:
+                    past.popleft()
+                self._latest = event(frame(past[0], after, waits))
             except TransferQueueError as error:
                 self._latest = event(failure(error))
             async with self._changed:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def frame(
-    before: Mapping[str, Any] | None, after: Mapping[str, Any], waits: Mapping[str, Any]
+    before: Mapping[str, Any], after: Mapping[str, Any], waits: Mapping[str, Any]
 ) -> dict[str, Any]:
     """All of the page but the picture: ``status`` as `status --json` has it, ``rates`` as `top
     --json`, ``waits`` as `waits --json`."""
     return {
         "status": after,
-        "rates": snapshot(after if before is None else before, after, waits),
+        "rates": snapshot(before, after, waits),
         "waits": waits,
     }
 

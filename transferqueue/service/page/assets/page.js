@@ -29,7 +29,7 @@ function span(s) {
   if (minutes < 1440) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   return `${Math.floor(minutes / 1440)} d ${Math.floor((minutes % 1440) / 60)} h`;
 }
-const rate = (n) => (n >= 100 ? count(Math.round(n)) : n.toFixed(1));
+const rate = (n) => (n >= 100 ? count(Math.round(n)) : n ? n.toFixed(1) : "0");
 const percent = (share) => (share > 0 && share < 0.01 ? "< 1 %" : `${Math.round(share * 100)} %`);
 const who = (name) => (name.split("/")[0].includes(":") ? name.split("/")[0] : name);
 
@@ -117,18 +117,19 @@ function showTiles({ status, rates, waits }) {
   const shards = Object.values(status.shards);
   const used = total(shards, "used_bytes");
   const budget = total(shards, "budget_bytes");
+  const rows = total(partitions, "rows");
   const put = total(Object.values(rates.partitions), "put_per_s");
   const out = total(Object.values(rates.partitions), "handed_out_per_s");
   const longest = waits.waits.length ? waits.waits[0].since_s : 0;
   const waiting = waits.waits.length + waits.left_out;
   const share = budget ? used / budget : 0;
   show($("tiles"), [
-    tile("Samples", count(total(partitions, "rows")), `${partitions.length} partition${partitions.length === 1 ? "" : "s"}`),
-    tile("Memory in use", size(used), `${percent(share)} of ${size(budget)}`, share > 0.95 ? "bad" : share > 0.85 ? "warn" : ""),
+    tile("Samples", count(rows), `${partitions.length} partition${partitions.length === 1 ? "" : "s"}`, "", remember("rows", rows)),
+    tile("Memory in use", size(used), `${percent(share)} of ${size(budget)}`, share > 0.95 ? "bad" : share > 0.85 ? "warn" : "", remember("used", used)),
     tile("Samples put", `${rate(put)} /s`, "", "", remember("put", put)),
     tile("Handed out", `${rate(out)} /s`, "", "", remember("out", out)),
-    tile("Who waits", count(waiting), waiting ? `longest ${span(longest)}` : "nobody", longest > 30 ? "warn" : ""),
-    tile("Claims out", number("claims_out", status.claims_out), [number("claims_expired", status.claims_expired), " expired"], status.claims_expired ? "warn" : ""),
+    tile("Who waits", count(waiting), waiting ? `longest ${span(longest)}` : "nobody", longest > 30 ? "warn" : "", remember("waiting", waiting)),
+    tile("Claims out", number("claims_out", status.claims_out), [number("claims_expired", status.claims_expired), " expired"], status.claims_expired ? "warn" : "", remember("claims", status.claims_out)),
   ]);
 }
 
@@ -261,7 +262,7 @@ function showStaleness() {
   const most = last?.status.partitions[picture.partition]?.policy.max_staleness ?? null;
   show($("staleness"), shown.map((n, at) => {
     const bar = make("i");
-    bar.style.height = n ? `max(2px, ${(n / top) * 78}px)` : "0";
+    bar.style.height = n ? `${Math.max(2, (n / top) * 78)}px` : "0";
     return make("div", { class: most !== null && at > most ? "over" : "" }, make("b", {}, n ? count(n) : ""), bar,
       at === counts.length - 1 ? `${at}+` : String(at));
   }));
@@ -271,21 +272,24 @@ function showStaleness() {
 function showTasks({ status, rates }) {
   const rows = [];
   for (const [name, partition] of Object.entries(status.partitions)) {
+    let first = true; // these rates are the partition's
     for (const [task, states] of Object.entries(partition.tasks)) {
       const path = `partitions.${name}.tasks.${task}`;
       const all = Object.values(states).reduce((sum, n) => sum + n, 0) || 1;
       const cell = (state) => number(`${path}.${state}`, states[state]);
-      rows.push([name, task, cell("free"), cell("claimed"), cell("acked"), cell("dead_letter"),
+      rows.push([first ? name : "", task,
         meter([[states.acked / all, "acked"], [states.claimed / all, "claimed"], [states.dead_letter / all, "dead_letter"]]),
-        `${rate(rates.partitions[name].put_per_s)} /s`, `${rate(rates.partitions[name].handed_out_per_s)} /s`]);
+        cell("free"), cell("claimed"), cell("acked"), cell("dead_letter"),
+        first ? `${rate(rates.partitions[name].put_per_s)} /s` : "", first ? `${rate(rates.partitions[name].handed_out_per_s)} /s` : ""]);
+      first = false;
     }
   }
-  table("tasks", [["partition"], ["task"], ["free", "n"], ["claimed", "n"], ["acked", "n"], ["dead letters", "n"], ["", "wide"],
+  table("tasks", [["partition"], ["task"], ["", "wide"], ["free", "n"], ["claimed", "n"], ["acked", "n"], ["dead letters", "n"],
     ["put", "n"], ["handed out", "n"]], rows);
 }
 
 function showWaits({ waits }) {
-  table("waits", [["since", "n"], ["what"], ["partition"], ["who"], ["ready", "n"], ["why"]], waits.waits.map((wait) => [
+  table("waits", [["since"], ["what"], ["partition"], ["who"], ["ready", "n"], ["why"]], waits.waits.map((wait) => [
     span(wait.since_s), `${wait.kind} ${wait.task}`.trim(), wait.partition, make("span", { class: "mono" }, who(wait.who)),
     wait.kind === "put" ? `${count(wait.wanted)} rows` : `${count(wait.ready)} of ${count(wait.wanted)}`,
     make("span", { class: "why" }, wait.why)]));

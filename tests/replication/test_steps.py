@@ -1,0 +1,207 @@
+"""What passes between a home and its guard, case by case."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.replication.two_shards import SLOT, Change, Clear, Guard, Home, Model, Put, state_of
+from transferqueue.replication import changes
+from transferqueue.replication.copy_log import Phase
+from transferqueue.replication.throttle import Throttle
+
+BUDGET = 1 << 16
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "PIECE_BYTES", 10)
+    monkeypatch.setattr(changes, "GROUP_BYTES", 16)
+
+
+class Pair:
+    """A home and its guard. ``model``: what was acknowledged."""
+
+    def __init__(self, *, guard_bytes: int = BUDGET) -> None:
+        self.guard = Guard(guard_bytes, 0)
+        self.home = Home.empty(BUDGET)
+        self.model = Model(self.home.store.next_uid)
+        self.now_s = 0.0
+        self.num_puts = 0
+
+    def put(self, *cells: bytes, uids: tuple[int, ...] | None = None) -> None:
+        self.num_puts += 1
+        self.change(Put(number=self.num_puts, partition="p", uids=uids, cells={"x": cells}))
+
+    def change(self, change: Change) -> None:
+        self.home.change(change, lambda made: made.apply(self.model))
+
+    def pass_time(self, seconds: float = 0.6) -> None:
+        self.now_s += seconds
+        self.home.link.tick(self.now_s)
+
+    def exchange(self, times: int = 200) -> None:
+        for _ in range(times):
+            self.guard.serve(self.home.wire)
+            self.home.wire.arrive()
+            self.home.link.hear()
+
+    def settle(self) -> None:
+        self.pass_time()
+        self.exchange()
+        assert self.home.copies.log.is_complete
+
+    @property
+    def phase(self) -> Phase:
+        return self.home.copies.log.phase
+
+    @property
+    def uids(self) -> tuple[int, ...]:
+        return tuple(self.model.rows["p"])
+
+    def mirrored(self) -> object:
+        """The rows of a complete mirror; ``None``: there is none."""
+        kept = self.guard.keeper.complete(SLOT)
+        return None if kept is None else state_of(kept.mirror.store, self.guard.backend)
+
+
+def test_a_change_is_made_and_acknowledged_when_the_guard_has_made_it() -> None:
+    pair = Pair()
+    pair.settle()
+    pair.put(b"one", b"two")
+    assert pair.home.store.num_rows == 0
+    pair.guard.serve(pair.home.wire)
+    assert pair.guard.keeper.kept[SLOT].mirror.store.num_rows == 2
+    assert pair.home.store.num_rows == 0
+    pair.exchange()
+    assert pair.home.store.num_rows == 2
+    assert pair.mirrored() == pair.model.state != {}
+
+
+def test_a_mirror_is_complete_only_with_what_changed_while_it_was_copied() -> None:
+    pair = Pair()
+    pair.pass_time()
+    pair.home.copies.log.guard_is_empty()  # so that rows are put on one copy
+    for number in range(4):
+        pair.put(b"%d" % number * 12)
+    pair.guard.serve(pair.home.wire)
+    pair.home.wire.arrive()
+    pair.home.link.hear()
+    assert pair.phase is Phase.COPYING
+    pair.put(b"while it is copied", uids=pair.uids[:1])
+    pair.change(Clear(partition="p", uids=pair.uids[1:2]))
+    assert not pair.home.waiting, "what is not in step is acknowledged at once"
+    seen = []
+    for _ in range(60):
+        pair.exchange(1)
+        seen.append(pair.mirrored())
+    assert seen[0] is None
+    assert all(state in (None, pair.model.state) for state in seen)
+    assert seen[-1] is not None
+
+
+def test_what_a_dead_home_had_asked_for_changes_nothing_when_it_comes_late() -> None:
+    pair = Pair()
+    pair.home.link.tick(1.0)
+    dead = pair.home
+    assert dead.wire.to_guard, "it had asked to begin"
+    pair.home = dead.restarted(1)
+    pair.settle()
+    pair.put(b"new")
+    pair.exchange()
+    while dead.wire.to_guard:
+        pair.guard.serve(dead.wire)
+    assert pair.mirrored() == pair.model.state != {}
+
+
+def test_of_steps_behind_one_that_was_lost_none_is_made() -> None:
+    pair = Pair()
+    pair.settle()
+    pair.put(b"lost")
+    pair.home.wire.to_guard.popleft()
+    pair.put(b"behind it")
+    pair.guard.serve(pair.home.wire)
+    assert pair.mirrored() == {}
+    pair.exchange()
+    assert not pair.model.state, "nothing is acknowledged while it is not known what the guard has"
+    pair.settle()
+    assert pair.mirrored() == pair.model.state
+    assert len(pair.model.state["p"]) == 2
+
+
+def test_changes_wait_for_a_guard_that_is_silent_and_not_for_one_that_is_dead() -> None:
+    pair = Pair()
+    pair.settle()
+    pair.put(b"x")
+    for _ in range(5):
+        pair.pass_time()
+    assert pair.home.waiting
+    pair.home.guard_is_there = False
+    pair.pass_time()
+    assert not pair.home.waiting
+    assert pair.phase is Phase.ALONE
+    pair.guard = Guard(BUDGET, 1)
+    pair.home.wire.to_guard.clear()
+    pair.home.guard_is_there = True
+    pair.settle()
+    assert pair.mirrored() == pair.model.state != {}
+
+
+def test_a_put_for_whose_second_copy_there_is_no_room_is_refused_and_both_go_on_in_step() -> None:
+    pair = Pair(guard_bytes=512)
+    pair.settle()
+    pair.put(bytes(400))
+    pair.exchange()
+    pair.put(bytes(400))
+    pair.put(b"small")
+    pair.exchange()
+    assert pair.phase is Phase.IN_STEP
+    assert [len(cells["x"]) for cells in pair.model.state["p"].values()] == [400, 5]
+    assert pair.mirrored() == pair.model.state
+
+
+def test_a_copy_that_finds_no_room_is_given_up_and_made_when_there_is() -> None:
+    pair = Pair(guard_bytes=512)
+    pair.home.copies.log.guard_is_empty()
+    for _ in range(3):
+        pair.put(bytes(300))
+    pair.pass_time()
+    pair.exchange()
+    assert pair.phase is Phase.ALONE
+    assert pair.mirrored() is None
+    pair.put(b"goes on")
+    assert not pair.home.waiting
+    pair.change(Clear(partition="p", uids=pair.uids[:2]))
+    pair.pass_time(3.0)
+    pair.exchange()
+    pair.settle()
+    assert pair.mirrored() == pair.model.state != {}
+
+
+def test_a_home_that_starts_again_acknowledges_nothing_before_its_old_mirror_is_dropped() -> None:
+    pair = Pair()
+    pair.settle()
+    pair.put(b"before")
+    pair.exchange()
+    pair.home = pair.home.restarted(1)
+    pair.put(b"after", uids=pair.uids)
+    assert pair.home.waiting
+    assert pair.mirrored() == pair.model.state
+    pair.pass_time()
+    pair.guard.serve(pair.home.wire)
+    assert pair.mirrored() is None
+    pair.exchange()
+    assert not pair.home.waiting
+    pair.settle()
+    assert pair.mirrored() == pair.model.state
+    assert pair.model.rows["p"][pair.uids[0]] == {"x": b"after"}
+
+
+def test_a_throttle_lets_so_many_bytes_a_second_through() -> None:
+    throttle = Throttle(1000.0)
+    sent, now_s = 0, 100.0
+    while now_s < 110.0:
+        while throttle.is_open(now_s):
+            throttle.count(10)
+            sent += 10
+        now_s = max(now_s + 0.001, throttle.next_s())
+    assert 9_900 <= sent <= 10_200
