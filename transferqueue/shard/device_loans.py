@@ -8,14 +8,19 @@ quarantine for what a process had when it died. For a backend on no device all o
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from transferqueue.devices.slots import SlotRef
+from transferqueue.fields import FieldKind
+from transferqueue.wire.chunks import STREAM_FROM_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from transferqueue.backends.base import Backend
     from transferqueue.devices.slots import Overdue, SlotTable
+    from transferqueue.net.server import Request
     from transferqueue.shard.store import FoundColumn, Reservation
 
 _log = logging.getLogger(__name__)
@@ -40,15 +45,17 @@ class DeviceLoans:
         reader: str,
         columns: Sequence[FoundColumn],
         until_s: float | None,
-    ) -> list[SlotRef]:
-        """The slots of these columns, under a lease; again the same for the same lease."""
-        if self._slots is None:
-            return []
-        refs = self._slots.refs_of(lease_id)
-        if refs is None:
+    ) -> None:
+        """The slots of these columns, under a lease that is new."""
+        if self._slots is not None:
             addresses = [int(start) for column in columns for start in column.runs.starts]
-            refs = self._slots.lend(reader, addresses, until_s, loan_id=lease_id).refs
-        return list(refs)
+            self._slots.lend(reader, addresses, until_s, loan_id=lease_id)
+
+    def refs_of(self, lease_id: int | None) -> Sequence[SlotRef]:
+        """What was lent under a lease; nothing under one that is of no device memory."""
+        if self._slots is None or lease_id is None:
+            return ()
+        return self._slots.refs_of(lease_id) or ()
 
     def end(self, reader: str, lease_ids: Iterable[int], now_s: float) -> None:
         if self._slots is not None:
@@ -95,3 +102,27 @@ class DeviceLoans:
                 loan.nbytes,
                 loan.over_s,
             )
+
+
+def lendable(
+    found: Mapping[str, FoundColumn], backend: Backend, from_bytes: int
+) -> dict[str, FoundColumn]:
+    """The tensors that are lent where they lie, if they are together worth a lease and the rest
+    can be sent with the answer."""
+    tensors = {
+        name: column
+        for name, column in found.items()
+        if column.specs[0].kind is FieldKind.TENSOR
+        and column.num_bytes
+        and backend.lies_on_device(column.runs.starts)
+    }
+    lent = sum(column.num_bytes for column in tensors.values())
+    rest = sum(column.num_bytes for column in found.values()) - lent
+    return tensors if lent >= from_bytes and rest <= STREAM_FROM_BYTES else {}
+
+
+def borrowed_until(request: Request) -> float | None:
+    """When a reader is to have given back what it borrows; ``None``: it only copies."""
+    if "borrow_s" not in request.body:
+        return None
+    return time.monotonic() + request.seconds("borrow_s")

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.errors import ArenaReplaced, Malformed, TransferExpired
-from transferqueue.fields import FieldKind
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.commits import COMMIT_GRACE_S
 from transferqueue.shard.deadlines import Deadlines
+from transferqueue.shard.device_loans import borrowed_until, lendable
 from transferqueue.shard.moved_bytes import MovedBytes, Way
 from transferqueue.shard.send_credit import SendCredit
 from transferqueue.shard.transfers import OutgoingGet
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from transferqueue.backends.several import SeveralBackends
-    from transferqueue.devices.slots import SlotRef
     from transferqueue.net.server import Handler, Request, Server
     from transferqueue.shard.device_loans import DeviceLoans
     from transferqueue.shard.journal import ShardJournal
@@ -169,7 +168,7 @@ class Gets:
             payload=self._backend.read_ranges(*_ranges(sent)) if sent else _NO_BYTES,
             ranges=_ranges(mapped),
             lease_id=lease_id,
-            refs=self._lend(request, lease_id, mapped),
+            refs=self._loans.refs_of(lease_id),
         )
         arrays = ArrayWriter()
         return Reply(body=answer.write(arrays), frames=arrays.frames)
@@ -191,7 +190,7 @@ class Gets:
     ) -> dict[str, FoundColumn]:
         """The columns that the reader is to read in place."""
         if reader is not None and self._loans.is_on:
-            return self._on_device(found)
+            return lendable(found, self._backend, MAP_FROM_BYTES)
         if reader is None:
             return {}
         here = {n: c for n, c in found.items() if self._backend.is_mappable(c.runs.starts)}
@@ -200,30 +199,6 @@ class Gets:
         if total - _num_bytes(here) > STREAM_FROM_BYTES:
             return {}  # what lies elsewhere is too much for one message: all of it is streamed
         return large if total - _num_bytes(large) <= STREAM_FROM_BYTES else here
-
-    def _on_device(self, found: Mapping[str, FoundColumn]) -> dict[str, FoundColumn]:
-        """Tensors that are lent where they lie, if that is worth a lease. The rest is sent."""
-        tensors = {
-            name: column
-            for name, column in found.items()
-            if column.specs[0].kind is FieldKind.TENSOR
-            and column.num_bytes
-            and self._backend.lies_on_device(column.runs.starts)
-        }
-        rest = _num_bytes(found) - _num_bytes(tensors)
-        is_worth_it = _num_bytes(tensors) >= MAP_FROM_BYTES and rest <= STREAM_FROM_BYTES
-        return tensors if is_worth_it else {}
-
-    def _lend(
-        self, request: Request, lease_id: int | None, mapped: Mapping[str, FoundColumn]
-    ) -> list[SlotRef]:
-        """The slots of device memory that a reader is to copy from."""
-        if lease_id is None or not mapped:
-            return []
-        borrow_s = request.body.get("borrow_s")
-        until_s = None if borrow_s is None else time.monotonic() + float(borrow_s)
-        reader = self._peers.key_of(request.body["reader"])
-        return self._loans.lend(lease_id, reader, list(mapped.values()), until_s)
 
     def _hold(
         self,
@@ -236,8 +211,10 @@ class Gets:
         again = self._lent_before(request, held)
         if again is not None:
             return again
+        until_s = borrowed_until(request)
         lease_id = self._store.pin(reader, held, time.monotonic())
         if mapped:
+            self._loans.lend(lease_id, reader, held, until_s)
             self._journal.leased(lease_id, reader, self._store, request.key)
         if streamed:
             runs = [column.runs for column in held]
