@@ -226,3 +226,14 @@ def test_settings_that_cannot_hold_two_copies_are_refused(service: tq.Service) -
         tq.serve(shards=2, replicas=2, spill_dir="/tmp", spill_bytes=MIB)
     with pytest.raises(InvalidInput, match="two copies"), contextlib.ExitStack() as stack:
         stack.enter_context(join(service.address, shards=1, budget_bytes=MIB))
+
+
+def test_what_was_read_is_let_go_by_the_next_request(
+    service: tq.Service, client: tq.Client
+) -> None:
+    handles = [client.put({"x": torch.ones(4, 1 << 16)}) for _ in range(4)]
+    wait_for_both(client)
+    for _ in range(20):
+        for handle in handles:
+            assert client.get(handle)["x"].sum() == 4 << 16
+    wait_until(lambda: all(shard["leases"] == 0 for shard in client.status()["shards"]), 5)

@@ -86,7 +86,7 @@ class Gets:
         self._credit = SendCredit(SEND_LIMIT_BYTES)
         self._parked: deque[Request] = deque()
         self.handlers: dict[str, Handler] = {
-            ops.GET: self.ending_leases(self._get),
+            ops.GET: self._get,
             ops.READ: self._read,
             ops.READ_DONE: self._read_done,
             ops.RELEASE: self._release,

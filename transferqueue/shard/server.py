@@ -8,8 +8,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
@@ -20,6 +18,7 @@ from transferqueue.replication.home import OneCopy
 from transferqueue.replication.shard_part import ShardPart
 from transferqueue.shard.account import account, tags_left
 from transferqueue.shard.checkpoints import ShardCheckpoints
+from transferqueue.shard.clears import Clears
 from transferqueue.shard.device_loans import DeviceLoans
 from transferqueue.shard.gets import Gets
 from transferqueue.shard.hold import Hold
@@ -32,7 +31,6 @@ from transferqueue.shard.snapshot import snapshot
 from transferqueue.shard.spill import Spill
 from transferqueue.shard.uplink import Uplink
 from transferqueue.wire import ops
-from transferqueue.wire.arrays import ArrayReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,8 +114,8 @@ class ShardServer:
             self._server.open_stream(coordinator, keys),
             slot=slot,
             registration=self._registration(),
-            on_free=self._clear_rows,
-            on_release=self._release_fields,
+            on_free=lambda partition, uids: self._clears.clear_rows(partition, uids),
+            on_release=lambda *fields_of: self._clears.release_fields(*fields_of),
             on_terms=self._hear_terms,
             on_admission=lambda message: self._puts.admission.hear(message),
             on_new=self._coordinator_is_new,
@@ -198,13 +196,21 @@ class ShardServer:
             budget=self._budget,
             puts=self._puts,
         )
-        clears = self._hold.guard({ops.CLEAR: self._clear})
+        self._clears = Clears(
+            server=self._server,
+            store=self._store,
+            journal=self._journal,
+            copies=self._copies,
+            on_clear=lambda partition, gone: self._uplink.add((partition, gone)),
+            on_free=self._puts.admit,
+        )
+        clears = self._hold.guard({ops.CLEAR: self._clears.clear})
         handlers = self._puts.handlers | self._gets.handlers | clears
+        if self._second is not None:
+            handlers |= self._second.handlers(self._gets.handlers)
         for op in ops.ENDING_LEASES:
             handlers[op] = self._gets.ending_leases(handlers[op])
         self._server.add_handlers(handlers | inquiries.handlers)
-        if self._second is not None:
-            self._server.add_handlers(self._second.handlers(self._gets.handlers))
         self._resume(opened.found)
         if draining:
             self.drain()
@@ -330,7 +336,7 @@ class ShardServer:
     def _undo(self, key: tuple[bytes, int]) -> None:
         made = self._puts.cancel(key)
         if made is not None:
-            self._clear_rows(made.partition, made.uids)
+            self._clears.clear_rows(made.partition, made.uids)
         self._puts.admit()
 
     def _peer_gone(self, peer: str) -> None:
@@ -342,51 +348,6 @@ class ShardServer:
         self._loans.process_gone(peer, self._store.reservations(), time.monotonic())
         self._store.peer_gone(peer)
         self._puts.admit()
-
-    # -- clear ----------------------------------------------------------------------------------
-
-    def _clear(self, request: Request) -> None:
-        """Body: ``partition``, ``uids`` or nil for all. Rows not there are passed over."""
-        reference = request.body["uids"]
-        uids = None if reference is None else ArrayReader(request.frames).int64s(reference)
-        partition = str(request.body["partition"])
-
-        def carry_out() -> None:
-            with self._server.answering(request):
-                num_gone = self._cleared(partition, uids, request.key)
-                self._server.reply(request, Reply(body={"num_rows": num_gone}))
-
-        self._copies.clear(partition, uids, request.key, carry_out=carry_out)
-
-    def _clear_rows(self, partition: str, uids: np.ndarray) -> None:
-        """Nobody waits for an answer."""
-
-        def carry_out() -> None:
-            self._cleared(partition, uids, None)
-
-        self._copies.clear(partition, uids, None, carry_out=carry_out)
-
-    def _cleared(
-        self, partition: str, uids: np.ndarray | None, key: tuple[bytes, int] | None
-    ) -> int:
-        """How many rows were there."""
-        gone = self._store.clear(partition, uids)
-        if len(gone):
-            self._journal.cleared(partition, gone, key)
-            self._uplink.add((partition, gone))
-            self._puts.admit()
-        return len(gone)
-
-    def _release_fields(self, partition: str, uids: np.ndarray, fields: Sequence[str]) -> None:
-        """The rows stay. The coordinator asked for it, so it needs no telling."""
-        uids = np.unique(uids)
-
-        def carry_out() -> None:
-            self._journal.stripped(partition, uids, fields)
-            self._store.release_fields(partition, uids, fields)
-            self._puts.admit()
-
-        self._copies.strip(partition, uids, fields, carry_out=carry_out)
 
     # -- status ---------------------------------------------------------------------------------
 
