@@ -363,6 +363,10 @@ class ClientConfig:
     split_bytes: int = 1 * MIB
     """New rows go to one shard while a put is smaller than this per shard, else to all. Shards of
     this host share one memory bus: there a put is spread only when it is much of a budget."""
+    device: str | None = None
+    """Where gets land that do not say; ``None``: in memory of the host."""
+    required: str | None = None
+    """The worst way, a `Rung`, by which bytes may come to ``device``; ``None``: any."""
     map_from_bytes: int = 64 << 10
     """A shard's part of a put from this size on is written into its arena in place; a smaller one
     is sent in one trip instead of two."""

@@ -83,6 +83,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from transferqueue.devices.slots import SlotTable
+
     Int64s = NDArray[np.int64]
 
 
@@ -236,6 +238,23 @@ class Backend(Closing):
 
     def client_access(self) -> dict[str, Any] | None:
         """Plain values by which a client on this host reaches the bytes; ``None`` if it cannot."""
+        return None
+
+    @property
+    def slots(self) -> SlotTable | None:
+        """Who was lent what of device memory; ``None`` of a backend that is on no device."""
+        return None
+
+    def lies_on_device(self, addresses: Int64s) -> bool:
+        """Whether ranges that begin here are in device memory that other processes can open."""
+        del addresses
+        return False
+
+    def device_access(self) -> dict[str, Any] | None:
+        """Plain values by which a process of this host that has the same device reaches the bytes
+        there; ``None`` of a backend that is on no device. ``token`` names this very memory;
+        ``name`` and ``uuid`` the device; ``handle`` the block, or ``why_not_shown`` says why there
+        is none."""
         return None
 
     def facts(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ No torch: the driver is asked directly, so that a shard stays small and starts a
 from __future__ import annotations
 
 import logging
+import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -69,12 +70,13 @@ class DeviceBackend(AllocatingBackend):
         self._block = block
         self._staging = Staging(device)
         self._staged: dict[int, Bytes] = {}
-        self.slots = SlotTable(
+        self._slots = SlotTable(
             self._allocator,
             pool=f"{config.service_id}-{config.slot}",
             epoch=config.epoch,
             quarantine_s=float(config.options.get("quarantine_s", QUARANTINE_S)),
         )
+        self._token = secrets.token_hex(8)
         self.handle, self.why_not_shown = _shown(device, block, config.options)
 
     @classmethod
@@ -96,12 +98,12 @@ class DeviceBackend(AllocatingBackend):
     # -- room -----------------------------------------------------------------------------------
 
     def _back(self, addresses: Int64s, extents: Int64s) -> bool:
-        self.slots.enter(addresses, np.asarray(extents, np.int64))
+        self._slots.enter(addresses, np.asarray(extents, np.int64))
         return True
 
     def free(self, addresses: Int64s, nbytes: Int64s) -> None:
         self._refuse_closed()
-        self.slots.free(addresses, nbytes)
+        self._slots.free(addresses, nbytes)
         if self._staged:
             self._unstage(np.asarray(addresses, np.int64), np.asarray(nbytes, np.int64))
 
@@ -130,7 +132,7 @@ class DeviceBackend(AllocatingBackend):
             self._unstage(addresses, nbytes, write=True)
         with self._failing("written"):
             self._staging.flush()
-        self.slots.seal(addresses)
+        self._slots.seal(addresses)
 
     def _unstage(self, addresses: Int64s, nbytes: Int64s, *, write: bool = False) -> None:
         """Drop staging buffers of these ranges, written or not."""
@@ -178,6 +180,24 @@ class DeviceBackend(AllocatingBackend):
         except (DeviceError, DeviceStuck) as error:
             raise ServiceFailed(self.device.name, f"cannot be {what}: {error}") from error
 
+    # -- other processes ------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> SlotTable:
+        return self._slots
+
+    def lies_on_device(self, addresses: Int64s) -> bool:
+        return self.handle is not None
+
+    def device_access(self) -> dict[str, Any]:
+        return {
+            "token": self._token,
+            "name": self.device.name,
+            "uuid": self.device.uuid,
+            "handle": None if self.handle is None else self.handle.to_plain(),
+            "why_not_shown": self.why_not_shown,
+        }
+
     # -- the rest -------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
@@ -189,8 +209,8 @@ class DeviceBackend(AllocatingBackend):
             "shown": self.handle is not None,
             "why_not_shown": self.why_not_shown,
             "pinned": self._staging.is_pinned,
-            "lent_bytes": sum(self.slots.of_readers().values()),
-            "quarantined_bytes": self.slots.quarantined_bytes,
+            "lent_bytes": sum(self._slots.of_readers().values()),
+            "quarantined_bytes": self._slots.quarantined_bytes,
         }
 
     def close(self, *, keep: bool = False) -> None:

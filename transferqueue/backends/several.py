@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from transferqueue.backends.base import BackendConfig, Capabilities
+    from transferqueue.devices.slots import SlotTable
 
     Int64s = NDArray[np.int64]
     Ranges = tuple[Int64s, Int64s]
@@ -256,6 +257,17 @@ class SeveralBackends(Backend):
 
     def client_access(self) -> dict[str, Any] | None:
         return self._all[0].client_access()
+
+    @property
+    def slots(self) -> SlotTable | None:
+        return self._all[0].slots
+
+    def lies_on_device(self, addresses: Int64s) -> bool:
+        """Only of home: another one's device memory is read through the shard."""
+        return not (addresses >> ADDRESS_BITS).any() and self._all[0].lies_on_device(addresses)
+
+    def device_access(self) -> dict[str, Any] | None:
+        return self._all[0].device_access()
 
     def facts(self) -> dict[str, Any]:
         return self._chosen.facts()

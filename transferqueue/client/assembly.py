@@ -20,6 +20,7 @@ from transferqueue.wire.chunks import Runs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from transferqueue.client.device_columns import LentRanges
     from transferqueue.client.placement import Rows
     from transferqueue.fields import FieldSpec
     from transferqueue.wire.get import GotColumn
@@ -93,6 +94,8 @@ class GotPart:
     column: GotColumn
     payload: np.ndarray | None
     """uint8[bytes of its rows, in order]; ``None``: they are still to come."""
+    lent: LentRanges | None = None
+    """They lie in device memory of the shard."""
 
 
 class JoinedColumn:
@@ -108,9 +111,9 @@ class JoinedColumn:
         self._parts = list(parts)
         self._blocks = [part.payload for part in parts]
         self._in_place: set[int] = set()
-        self._spec = _common_spec(field, parts)
-        self._present = _join_present(num_rows, parts)
-        self._lengths = _join_lengths(self._spec, num_rows, parts)
+        self._spec = common_spec(field, parts)
+        self._present = join_present(num_rows, parts)
+        self._lengths = join_lengths(self._spec, num_rows, parts)
         self._out: np.ndarray | None = None
         if len(parts) > 1 or self._present is not None or not isinstance(parts[0].rows, slice):
             self._lay_out(num_rows)
@@ -156,7 +159,7 @@ class JoinedColumn:
 
     def _stretch(self, part: GotPart) -> np.ndarray | None:
         """The part's bytes in ``out``, if they follow one another there."""
-        rows = _present_rows(part)
+        rows = present_rows(part)
         if self._out is None or not isinstance(rows, slice):
             return None
         first = int(self._starts[rows.start]) if part.num_rows else 0
@@ -164,7 +167,7 @@ class JoinedColumn:
 
     def _lay(self, part: GotPart, block: np.ndarray, out: np.ndarray) -> None:
         """Put the bytes of a part, row by row in order, where its rows lie in ``out``."""
-        rows = _present_rows(part)
+        rows = present_rows(part)
         starts, sizes = self._starts[rows], self._sizes[rows]
         if int(sizes.sum()) != len(block):
             raise Malformed(f"{len(block)} bytes came for {int(sizes.sum())}")
@@ -177,7 +180,7 @@ class JoinedColumn:
             scatter_rows(out, starts, sizes, block)
 
 
-def _common_spec(field: str, parts: Sequence[GotPart]) -> FieldSpec:
+def common_spec(field: str, parts: Sequence[GotPart]) -> FieldSpec:
     specs = [spec for part in parts for spec in part.column.specs]
     spec = reduce(lambda left, right: left.merge(right, field=field), specs)
     if not spec.is_concrete:
@@ -192,7 +195,7 @@ def _common_spec(field: str, parts: Sequence[GotPart]) -> FieldSpec:
     return spec
 
 
-def _join_present(num_rows: int, parts: Sequence[GotPart]) -> np.ndarray | None:
+def join_present(num_rows: int, parts: Sequence[GotPart]) -> np.ndarray | None:
     covered = sum(part.num_rows for part in parts)
     if covered == num_rows and all(part.column.present is None for part in parts):
         return None
@@ -202,18 +205,18 @@ def _join_present(num_rows: int, parts: Sequence[GotPart]) -> np.ndarray | None:
     return present
 
 
-def _join_lengths(spec: FieldSpec, num_rows: int, parts: Sequence[GotPart]) -> np.ndarray | None:
+def join_lengths(spec: FieldSpec, num_rows: int, parts: Sequence[GotPart]) -> np.ndarray | None:
     if not spec.has_lengths:
         return None
     lengths = np.zeros(num_rows, dtype=np.int64)
     for part in parts:
         if part.column.lengths is None:
             raise Malformed("a ragged column came without its lengths")
-        lengths[_present_rows(part)] = part.column.lengths
+        lengths[present_rows(part)] = part.column.lengths
     return lengths
 
 
-def _present_rows(part: GotPart) -> Rows:
+def present_rows(part: GotPart) -> Rows:
     """Positions in the whole of the rows that the part has bytes for."""
     if part.column.present is None:
         return part.rows

@@ -72,11 +72,12 @@ class AsyncClient(AsyncLooking):
         *,
         fields: Sequence[str] | None = None,
         optional: Sequence[str] = (),
+        device: object = None,
         timeout_s: float | None = None,
     ) -> TensorDict:
         """See `Client.get`."""
         return await self._ops.data.get(
-            handle, fields=fields, optional=optional, timeout_s=timeout_s
+            handle, fields=fields, optional=optional, device=device, timeout_s=timeout_s
         )
 
     async def get_columns(
@@ -85,11 +86,12 @@ class AsyncClient(AsyncLooking):
         *,
         fields: Sequence[str] | None = None,
         optional: Sequence[str] = (),
+        device: object = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
         """See `Client.get_columns`."""
         return await self._ops.data.get_columns(
-            handle, fields=fields, optional=optional, timeout_s=timeout_s
+            handle, fields=fields, optional=optional, device=device, timeout_s=timeout_s
         )
 
     def view(self, handle: BatchHandle, *, reads: Sequence[str] = ()) -> LazyDataProto:

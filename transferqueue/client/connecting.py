@@ -27,6 +27,8 @@ from transferqueue.wire.columns import ObjectPolicy
 
 if TYPE_CHECKING:
     from transferqueue.client.async_client import AsyncClient
+    from transferqueue.client.session import Session
+    from transferqueue.net.calls import Channel
     from transferqueue.service.ray_supervisor import RayConnection
 
 
@@ -44,6 +46,8 @@ def connect(
     objects: str = "plain",
     transport: str = "auto",
     progress: bool | None = None,
+    device: str | None = None,
+    required: str | None = None,
 ) -> Client:
     """Connect to a service.
 
@@ -55,14 +59,17 @@ def connect(
     all calls of the client. ``objects="pickle"`` lets object columns hold any Python object, on
     both ends; only among peers that trust one another. ``transport``: a `Transport`, to force a
     way. ``progress``: whether puts and gets over a network that take long, and checkpoints, show a
-    bar; ``None``: in a notebook.
+    bar; ``None``: in a notebook. ``device``: where gets land, e.g. ``"cuda:0"``; default: memory of
+    the host. ``required``: the worst way, a `Rung` such as ``"same-gpu"``, by which bytes may come
+    there.
 
     Raises ``NoService`` without an address, ``ConfigError`` for one that cannot be (``NoKey`` for
-    a TCP address without a key), and ``ServiceUnreachable`` when nobody answers there in time
-    (``KeyRefused`` when somebody is there and does not take the key).
+    a TCP address without a key; ``DeviceMissing``, ``RungRefused``), and ``ServiceUnreachable``
+    when nobody answers there in time (``KeyRefused`` when somebody is there and does not take the
+    key).
     """
     address, keys = _locate(address, keys)
-    config = _config(timeout_s, transport, progress)
+    config = _config(timeout_s, transport, progress, device=device, required=required)
     policy = _choice(ObjectPolicy, "objects", objects)
     channels = SyncChannelPool(keys)
     try:
@@ -70,7 +77,7 @@ def connect(
             open_session(channels, address, transport=config.transport, timeout_s=timeout_s)
         )
         memory = LocalMemory(session.arenas, keys)
-        operations = Operations(channels, session, memory, config, policy)
+        operations = _operations(channels, session, memory, config, policy)
     except ServiceUnreachable as error:
         channels.close()
         raise _why_unreachable(error, address, keys) from None
@@ -88,6 +95,8 @@ async def connect_async(
     objects: str = "plain",
     transport: str = "auto",
     progress: bool | None = None,
+    device: str | None = None,
+    required: str | None = None,
 ) -> AsyncClient:
     """As `connect`, for an event loop."""
     import asyncio
@@ -96,7 +105,7 @@ async def connect_async(
     from transferqueue.net.async_channel import AsyncChannel
 
     address, keys = _locate(address, keys)
-    config = _config(timeout_s, transport, progress)
+    config = _config(timeout_s, transport, progress, device=device, required=required)
     policy = _choice(ObjectPolicy, "objects", objects)
     channel = AsyncChannel(keys)
     try:
@@ -104,7 +113,7 @@ async def connect_async(
             channel, address, transport=config.transport, timeout_s=timeout_s
         )
         memory = LocalMemory(session.arenas, keys)
-        operations = Operations(channel, session, memory, config, policy)
+        operations = _operations(channel, session, memory, config, policy)
     except ServiceUnreachable as error:
         await channel.close()
         raise await asyncio.to_thread(_why_unreachable, error, address, keys) from None
@@ -114,12 +123,38 @@ async def connect_async(
     return AsyncClient(operations, channel)
 
 
-def _config(timeout_s: float, transport: str, progress: bool | None) -> ClientConfig:  # noqa: FBT001
+def _config(
+    timeout_s: float,
+    transport: str,
+    progress: bool | None,  # noqa: FBT001
+    *,
+    device: str | None,
+    required: str | None,
+) -> ClientConfig:
     return ClientConfig(
         timeout_s=timeout_s,
         transport=_choice(Transport, "transport", transport),
         progress=is_notebook() if progress is None else progress,
+        device=device,
+        required=required,
     )
+
+
+def _operations(
+    channel: Channel,
+    session: Session,
+    memory: LocalMemory,
+    config: ClientConfig,
+    policy: ObjectPolicy,
+) -> Operations:
+    """With the way to every shard as good as required, or nothing is left open."""
+    operations = Operations(channel, session, memory, config, policy)
+    try:
+        operations.data.devices.check(session.shard(slot) for slot in session.slots)
+    except BaseException:
+        operations.close()
+        raise
+    return operations
 
 
 def _choice(choices: type[Choice], argument: str, value: str) -> Choice:

@@ -9,6 +9,7 @@ import numpy as np
 
 from transferqueue.client.assembly import ColumnBytes
 from transferqueue.client.batch import encode_batch
+from transferqueue.client.device_side import DeviceSides
 from transferqueue.client.inputs import columns_of, mapping_of, names_of, seconds_of
 from transferqueue.client.placement import split_by_home
 from transferqueue.client.put_site import SITE_TAG, put_site
@@ -25,6 +26,7 @@ from transferqueue.wire.arrays import ArrayWriter
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from transferqueue.client.reading import Column
     from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
     from transferqueue.wire.columns import ObjectPolicy
@@ -41,6 +43,7 @@ class DataOperations:
         self._config = config
         self._objects = objects
         self.traffic = Traffic()
+        self.devices = DeviceSides(config.device, config.required)
 
     def _timeout(self, timeout_s: float | None) -> float:
         return seconds_of(timeout_s, self._config.timeout_s)
@@ -118,6 +121,7 @@ class DataOperations:
         *,
         fields: Sequence[str] | None = None,
         optional: Sequence[str] = (),
+        device: object = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
         self._session.check(handle)
@@ -132,8 +136,9 @@ class DataOperations:
             fields=[stored[name] for name in wanted],
             optional=[stored[name] for name in optional],
             timeout_s=self._timeout(timeout_s),
+            side=self.devices.side(device),
         )
-        got = await get.run() if len(handle) else _no_rows(handle, wanted)
+        got: Mapping[str, Column] = await get.run() if len(handle) else _no_rows(handle, wanted)
         for name, column in got.items():
             self.traffic.count_get(name, len(handle), len(column.payload))
         visible = {name: got[stored[name]] for name in stored if stored[name] in got}
@@ -145,12 +150,13 @@ class DataOperations:
         *,
         fields: Sequence[str] | None = None,
         optional: Sequence[str] = (),
+        device: object = None,
         timeout_s: float | None = None,
     ) -> Any:
         from transferqueue.client.tensordicts import to_tensordict
 
         columns = await self.get_columns(
-            handle, fields=fields, optional=optional, timeout_s=timeout_s
+            handle, fields=fields, optional=optional, device=device, timeout_s=timeout_s
         )
         return to_tensordict(columns, len(handle))
 

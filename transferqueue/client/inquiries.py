@@ -21,6 +21,7 @@ from transferqueue.wire.tags import read_tags
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from transferqueue.client.device_side import DeviceSides
     from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
     from transferqueue.wire.format import Message
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 class Inquiries:
     """Asks coordinator and shards, and puts their answers together. Changes nothing."""
 
-    def __init__(self, caller: Caller, config: ClientConfig) -> None:
+    def __init__(self, caller: Caller, config: ClientConfig, devices: DeviceSides) -> None:
         self._caller = caller
+        self._devices = devices
         self._session = caller.session
         self._config = config
 
     def links(self) -> list[dict[str, Any]]:
-        return [asdict(link) for link in links_of(self._session)]
+        return [asdict(link) for link in links_of(self._session, self._devices.side())]
 
     # -- waits ----------------------------------------------------------------------------------
 

@@ -36,10 +36,11 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from transferqueue.backends.private_views import View
     from transferqueue.backends.shm_reader import ShmReader
+    from transferqueue.devices.slots import SlotRef
     from transferqueue.net.keys import ClientKeys
 
 _IPC = "ipc://"
@@ -266,7 +267,7 @@ class LeaseReturns:
                 for endpoint, ids in self._late.items():
                     late[endpoint] += ids
                 self._late = defaultdict(list)
-        calls = [_release(endpoint, lease_ids) for endpoint, lease_ids in late.items()]
+        calls = [release(endpoint, lease_ids) for endpoint, lease_ids in late.items()]
         try:
             outcomes = run_blocking(channels.exchange(calls, timeout_s=ANSWER_S)) if calls else []
         except Closed:  # a service of this process, which has gone with its memory
@@ -305,10 +306,12 @@ def _may_come_back(endpoint: str) -> bool:
     return endpoint.startswith(_IPC) and os.path.exists(endpoint.removeprefix(_IPC))
 
 
-def _release(endpoint: str, lease_ids: list[int]) -> Call:
+def release(endpoint: str, lease_ids: list[int], refs: Sequence[SlotRef] = ()) -> Call:
+    """Leases that this process gives back. ``refs``: device memory to be checked before."""
     arrays = ArrayWriter()
     body = {
         "reader": this_process(),
         "lease_ids": arrays.add(np.array(lease_ids, dtype=np.int64)),
+        **({"refs": [ref.to_plain() for ref in refs]} if refs else {}),
     }
     return Call(endpoint=endpoint, op=ops.RELEASE, body=body, frames=arrays.frames)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from transferqueue.client.device_side import shard_side
+from transferqueue.devices.ladder import ClientSide, choose
+
 if TYPE_CHECKING:
-    from transferqueue.client.session import Session
+    from transferqueue.client.device_side import DeviceSide
+    from transferqueue.client.session import Session, ShardAddress
 
 BEST = "shm"
 
@@ -22,23 +26,32 @@ class Link:
     """Where requests go; with ``shm`` the bytes of large columns take another way."""
     same_host: bool
     why_not_better: str
-    """"" for ``shm``."""
+    """"" for the best."""
+    device: str = ""
+    """Where gets land; "": in memory of the host."""
+    rung: str = ""
+    """How large tensors come there: a `Rung`."""
 
 
-def links_of(session: Session) -> list[Link]:
-    """One a shard, by slot."""
-    links = []
-    for slot in sorted(session.slots):
-        shard = session.shard(slot)
-        scheme = shard.endpoint.partition(":")[0]
-        is_mapped = shard.arena is not None
-        links.append(
-            Link(
-                slot=slot,
-                way=BEST if is_mapped else scheme,
-                endpoint=shard.endpoint,
-                same_host=shard.same_host,
-                why_not_better="" if is_mapped else shard.why_not_mapped,
-            )
-        )
-    return links
+def links_of(session: Session, side: DeviceSide | None = None) -> list[Link]:
+    """One a shard, by slot. ``side``: the device that gets land on."""
+    return [_link(session.shard(slot), side) for slot in sorted(session.slots)]
+
+
+def _link(shard: ShardAddress, side: DeviceSide | None) -> Link:
+    is_mapped = shard.arena is not None
+    why_not_better = "" if is_mapped else shard.why_not_mapped
+    if side is None:
+        device, choice = "", choose(ClientSide(), shard_side(shard, {}))
+    else:
+        device, choice = side.device.name, side.way_to(shard)
+        why_not_better = choice.why_not_better
+    return Link(
+        slot=shard.slot,
+        way=BEST if is_mapped else shard.endpoint.partition(":")[0],
+        endpoint=shard.endpoint,
+        same_host=shard.same_host,
+        why_not_better=why_not_better,
+        device=device,
+        rung=choice.rung.value,
+    )

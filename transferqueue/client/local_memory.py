@@ -33,13 +33,21 @@ def why_out_of_reach(facts: Mapping[str, Any]) -> str:
         return "the shard is on another host"
     if plain is None:
         return "its backend keeps no memory that can be mapped"
-    if facts.get("pid_namespace") != pid_namespace():
-        return "another pid namespace: the shard could not tell whether this process still looks"
+    not_watched = why_not_watched(facts)
+    if not_watched:
+        return not_watched
     try:
         arena = ArenaAddress.from_plain(dict(plain))
     except Malformed as error:
         return str(error)
     return "" if arena.is_here() else f"{arena.lock_path} is not here, or is another user's"
+
+
+def why_not_watched(facts: Mapping[str, Any]) -> str:
+    """Why a shard of this host could not see a process of here end; "" when it can."""
+    if facts.get("pid_namespace") != pid_namespace():
+        return "another pid namespace: the shard could not tell whether this process still looks"
+    return ""
 
 
 class LocalMemory:

@@ -43,7 +43,7 @@ class Operations:
         self.data = DataOperations(caller, config, objects)
         self.control = ControlOperations(caller, config)
         self.upkeep = UpkeepOperations(caller, config)
-        self.inquiries = Inquiries(caller, config)
+        self.inquiries = Inquiries(caller, config, self.data.devices)
         self.weights = WeightOperations(self.data, self.control)
 
     @property
@@ -74,4 +74,5 @@ class Operations:
 
     def close(self) -> None:
         """Map nothing new; tensors that were got stay valid."""
+        self.data.devices.close()
         self._memory.close()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.client.assembly import GotPart
+from transferqueue.client.device_columns import LentRanges
+from transferqueue.client.lease_returns import release
 from transferqueue.errors import TransferExpired
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
@@ -17,6 +19,8 @@ from transferqueue.wire.get import GetAnswer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from transferqueue.client.device_access import DeviceAccess
+    from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.lease_returns import Lease
     from transferqueue.client.placement import Part
     from transferqueue.client.session import Caller
@@ -37,8 +41,18 @@ class PartGet:
     and then `done` gives it back and `check_held` tells whether it was right to the end.
     """
 
-    def __init__(self, part: Part, caller: Caller, *, at_guard: bool = False) -> None:
-        """``at_guard``: get it from the second copy."""
+    def __init__(
+        self,
+        part: Part,
+        caller: Caller,
+        *,
+        at_guard: bool = False,
+        side: DeviceSide | None = None,
+    ) -> None:
+        """``at_guard``: get it from the second copy. ``side``: the device that the bytes go to,
+        from that of the shard where it can."""
+        self._side = side
+        self._loan: tuple[int, DeviceAccess] | None = None  # lease of device memory
         self.columns: Mapping[str, GotColumn] = {}
         self.targets: dict[str, np.ndarray] = {}  # uint8[bytes], in the order of ``columns``
         self._part = part
@@ -59,15 +73,14 @@ class PartGet:
         timeout_s: float,
     ) -> Call:
         """``uids``: of the whole get."""
-        part, memory = self._part, self._memory
+        part = self._part
         arrays = ArrayWriter()
-        is_mapped = memory.reaches(part.slot) and not self._at_guard
         body: dict[str, Any] = {
             "partition": partition,
             "uids": arrays.add(uids[part.rows]),
             "fields": fields,
             "optional": optional,
-            "reader": memory.process_for(part.slot) if is_mapped else None,
+            "reader": self._reader(),
             "timeout_s": timeout_s,
         }
         slot = part.slot
@@ -82,6 +95,24 @@ class PartGet:
         silence_s = None if self._guard is None else SILENCE_S
         return Call(endpoint=self._endpoint, op=op, body=body, frames=frames, silence_s=silence_s)
 
+    def _reader(self) -> dict[str, Any] | None:
+        """This process, if it can read the shard's memory itself."""
+        slot = self._part.slot
+        self._access = None if self._at_guard else self._lending()
+        if self._at_guard:
+            return None
+        if self._access is not None:
+            return {**self._memory.process, "arena": self._access.token}
+        return self._memory.process_for(slot) if self._memory.reaches(slot) else None
+
+    def _lending(self) -> DeviceAccess | None:
+        """The shard's device memory, where this process copies from it."""
+        session, slot = self._caller.session, self._part.slot
+        if self._side is None or not session.knows(slot):
+            return None
+        shard = session.shard(slot)
+        return shard.device if self._side.opens(shard) else None
+
     def take(self, answer: Message) -> None:
         """Take the answer. From here on what it lent is this object's to give back."""
         self._answer = GetAnswer.read(answer.body, ArrayReader(answer.frames))
@@ -89,7 +120,9 @@ class PartGet:
         lease_id = answer.body["lease_id"]
         # The shard decides: what is not in its memory comes in chunks to those who map it, too.
         is_mapped = any(column.mapped is not None for column in self.columns.values())
-        if lease_id is not None and is_mapped:
+        if lease_id is not None and is_mapped and self._access is not None:
+            self._loan = int(lease_id), self._access
+        elif lease_id is not None and is_mapped:
             self._lease = self._memory.lease(self._part.slot, self._endpoint, int(lease_id))
         elif lease_id is not None:
             self._stream_id = int(lease_id)
@@ -105,13 +138,29 @@ class PartGet:
     def got(self, field: str) -> GotPart:
         """The part of a column, without payload where that is streamed."""
         part, column = self._part, self.columns[field]
-        payload = None
+        payload, lent = None, None
         if column.sent is not None:
             payload = self._answer.payload[column.sent]
+        elif column.mapped is not None and self._loan is not None:
+            starts, sizes = self._answer.ranges[:, column.mapped]
+            lent = LentRanges(access=self._loan[1], starts=starts, sizes=sizes)
         elif column.mapped is not None and self._lease is not None:
             starts, sizes = self._answer.ranges[:, column.mapped]
             payload = self._memory.read(self._lease, starts, sizes)
-        return GotPart(rows=part.rows, num_rows=part.num_rows, column=column, payload=payload)
+        return GotPart(
+            rows=part.rows, num_rows=part.num_rows, column=column, payload=payload, lent=lent
+        )
+
+    @property
+    def loan(self) -> DeviceAccess | None:
+        """The device memory that was lent, and is to be given back."""
+        return None if self._loan is None else self._loan[1]
+
+    def give_back(self) -> Call:
+        """End the loan. Answered with an error when what was copied may be another put's."""
+        assert self._loan is not None
+        (lease_id, _), self._loan = self._loan, None
+        return release(self._endpoint, [lease_id], self._answer.refs)
 
     def flow(self) -> Flow:
         """The reads that fill the targets."""

@@ -8,24 +8,32 @@ import numpy as np
 
 from transferqueue.client.assembly import ColumnBytes, JoinedColumn, expand_rows
 from transferqueue.client.deadline import Deadline
+from transferqueue.client.device_columns import DeviceColumn, DeviceColumnBytes, TooScattered
 from transferqueue.client.part_gets import PartGet
 from transferqueue.client.placement import split_by_home
 from transferqueue.errors import (
     ArenaReplaced,
+    HandleRefused,
     NoSecondCopy,
     ServiceUnreachable,
     TransferExpired,
     TransferQueueError,
 )
+from transferqueue.fields import FieldKind
 from transferqueue.net.calls import raise_first
-from transferqueue.wire.columns import decode_column
+from transferqueue.wire.columns import decode_column, decode_on_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from transferqueue.client.assembly import GotPart
+    from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.session import Caller
     from transferqueue.net.calls import Call
     from transferqueue.wire.columns import ObjectPolicy
+
+
+Column = ColumnBytes | DeviceColumnBytes
 
 
 def present_name(field: str) -> str:
@@ -45,7 +53,11 @@ class Get:
         fields: Sequence[str],
         optional: Sequence[str],
         timeout_s: float,
+        side: DeviceSide | None = None,
     ) -> None:
+        """``side``: the device that tensors land on."""
+        self._side = side
+        self._may_lend = True
         self._caller = caller
         self._partition = partition
         self._fields = list(fields)
@@ -56,14 +68,19 @@ class Get:
         self._at_guard: set[int] = set()
         """Slots whose rows are got from their second copy."""
 
-    async def run(self) -> dict[str, ColumnBytes]:
-        """The columns as bytes. RowsGone, FieldsMissing, FieldSpecMismatch."""
+    async def run(self) -> dict[str, Column]:
+        """The columns as bytes. RowsGone, FieldsMissing, FieldSpecMismatch; from device memory
+        StaleGeneration, OwnerLost, DeviceStuck."""
         slots = [part.slot for part in self._rows]
         await self._caller.know(slots, timeout_s=self._deadline.left_s())
         while True:
             try:
                 return await self._fetch()
-            except TransferExpired:  # a link was down for too long, or a shard was started again
+            except TooScattered:
+                self._may_lend = False
+            except (TransferExpired, HandleRefused):
+                # A link was down for too long, or a shard was started again; or device memory
+                # cannot be opened, which its side has noted, and takes another way.
                 if not self._deadline.left_s():
                     raise
             except ArenaReplaced:
@@ -93,13 +110,15 @@ class Get:
         asked = guard if slot in self._at_guard else slot
         return bool(error.args[0] == session.shard(asked).endpoint)
 
-    async def _fetch(self) -> dict[str, ColumnBytes]:
+    async def _fetch(self) -> dict[str, Column]:
+        side = self._side if self._may_lend else None
         parts = [
-            PartGet(rows, self._caller, at_guard=rows.slot in self._at_guard) for rows in self._rows
+            PartGet(rows, self._caller, at_guard=rows.slot in self._at_guard, side=side)
+            for rows in self._rows
         ]
         calls = [self._call(part) for part in parts]
         outcomes = await self._caller.outcomes(calls, timeout_s=self._deadline.left_s())
-        joined: dict[str, JoinedColumn] = {}
+        joined: dict[str, JoinedColumn | DeviceColumn] = {}
         try:
             for part, outcome in zip(parts, outcomes, strict=True):
                 if not isinstance(outcome, TransferQueueError):
@@ -107,14 +126,28 @@ class Get:
             raise_first(outcomes)
             joined.update(self._join(parts))
             await self._stream(parts)
+            columns = {field: self._finish(column) for field, column in joined.items()}
+            await self._give_back(parts)
         except BaseException:
             # The error keeps this frame, and that would keep what was mapped.
             joined.clear()
             for part in parts:
                 part.let_go()
             await self._caller.tell([part.done() for part in parts if part.is_streamed])
+            await self._caller.tell([part.give_back() for part in parts if part.loan is not None])
             raise
-        return {field: self._expand(column.finish()) for field, column in joined.items()}
+        return columns
+
+    async def _give_back(self, parts: Sequence[PartGet]) -> None:
+        """End the loans of device memory, and only then believe what was copied from it."""
+        lent = [part for part in parts if part.loan is not None]
+        for part in lent:
+            assert self._side is not None
+            assert part.loan is not None
+            self._side.check(part.loan)
+        if lent:
+            calls = [part.give_back() for part in lent]
+            await self._caller.shards(calls, timeout_s=self._deadline.last_step_s())
 
     def _call(self, part: PartGet) -> Call:
         return part.call(
@@ -125,17 +158,23 @@ class Get:
             timeout_s=self._deadline.left_s(),
         )
 
-    def _join(self, parts: Sequence[PartGet]) -> dict[str, JoinedColumn]:
-        joined: dict[str, JoinedColumn] = {}
+    def _join(self, parts: Sequence[PartGet]) -> dict[str, JoinedColumn | DeviceColumn]:
+        joined: dict[str, JoinedColumn | DeviceColumn] = {}
         for field in (*self._fields, *self._optional):
             having = [part for part in parts if field in part.columns]
             if having:
                 got = [part.got(field) for part in having]
-                joined[field] = column = JoinedColumn(field, len(self._uids), got)
+                joined[field] = column = self._column(field, got)
                 for number, part in enumerate(having):
                     if got[number].payload is None:
                         part.targets[field] = column.target(number)
         return joined
+
+    def _column(self, field: str, got: Sequence[GotPart]) -> JoinedColumn | DeviceColumn:
+        is_tensor = got[0].column.specs[0].kind is FieldKind.TENSOR
+        if self._side is None or not is_tensor:
+            return JoinedColumn(field, len(self._uids), got)
+        return DeviceColumn(field, len(self._uids), got, self._inverse, self._side)
 
     async def _stream(self, parts: Sequence[PartGet]) -> None:
         """Fetch what comes in chunks. TransferExpired when a shard did not hold it to the end."""
@@ -152,8 +191,9 @@ class Get:
         ):
             part.check_held(answer)
 
-    def _expand(self, column: ColumnBytes) -> ColumnBytes:
-        if self._inverse is None:
+    def _finish(self, joined: JoinedColumn | DeviceColumn) -> Column:
+        column = joined.finish()
+        if self._inverse is None or isinstance(column, DeviceColumnBytes):
             return column
         return expand_rows(column, self._inverse, len(self._uids))
 
@@ -167,14 +207,17 @@ def _distinct(uids: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def decode_columns(
-    columns: dict[str, ColumnBytes], num_rows: int, *, objects: ObjectPolicy
+    columns: Mapping[str, Column], num_rows: int, *, objects: ObjectPolicy
 ) -> dict[str, Any]:
     """Tensors and arrays over the bytes; a mask beside each column that is only partly there."""
     decoded: dict[str, Any] = {}
     for field, column in columns.items():
-        decoded[field] = decode_column(
-            column.spec, column.payload, column.lengths, num_rows, field=field, objects=objects
-        )
+        if isinstance(column, DeviceColumnBytes):
+            decoded[field] = decode_on_device(column.spec, column.payload, column.lengths, num_rows)
+        else:
+            decoded[field] = decode_column(
+                column.spec, column.payload, column.lengths, num_rows, field=field, objects=objects
+            )
         if column.present is not None:
             decoded[present_name(field)] = column.present
     return decoded

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import ArenaAddress, boot_id
+from transferqueue.client.device_access import DeviceAccess
 from transferqueue.client.ends_along import EndsAlong
-from transferqueue.client.local_memory import why_out_of_reach
+from transferqueue.client.local_memory import why_not_watched, why_out_of_reach
 from transferqueue.config import Transport
 from transferqueue.errors import (
     ConfigError,
@@ -61,6 +62,10 @@ class ShardAddress:
     """"" when ``arena`` is there."""
     draining: bool = False
     """Whether it takes no new rows."""
+    device: DeviceAccess | None = None
+    """The device that its bytes are on; ``None``: they are in memory of the host."""
+    why_not_watched: str = ""
+    """Why it could not tell whether this process still looks at memory that was lent to it."""
     guard: int | None = None
     """The slot whose shard has a second copy of its rows, if one does."""
 
@@ -179,6 +184,7 @@ def _shard_address(shard: Mapping[str, Any], transport: Transport) -> ShardAddre
     why_not = why_out_of_reach(shard)
     if not why_not and not may_map:
         why_not = f"connected with transport={transport.value!r}"
+    device = shard.get("device")
     arena = None if why_not else ArenaAddress.from_plain(dict(shard["arena"]))
     if arena is None and transport is Transport.SHM:
         raise ConfigError(
@@ -196,6 +202,8 @@ def _shard_address(shard: Mapping[str, Any], transport: Transport) -> ShardAddre
         arena=arena,
         why_not_mapped=why_not,
         draining=bool(shard.get("draining")),
+        device=None if device is None else DeviceAccess.from_plain(device),
+        why_not_watched=why_not_watched(shard),
         guard=shard.get("guard"),
     )
 

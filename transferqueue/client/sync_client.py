@@ -93,6 +93,7 @@ class Client(Closing, Looking):
         *,
         fields: Sequence[str] | None = None,
         optional: Sequence[str] = (),
+        device: object = None,
         timeout_s: float | None = None,
     ) -> TensorDict:
         """The named fields (all of the handle's by default) as a TensorDict ``[rows]``.
@@ -102,10 +103,13 @@ class Client(Closing, Looking):
         how many rows lack a field; one listed as ``optional`` may be absent: then it is left out,
         or, where only some rows have it, the others are zero, empty or ``None`` and
         ``"<field>.present"`` is a bool mask of the rows that have it. ``RowsGone`` counts the rows
-        that were cleared.
+        that were cleared. ``device``: where tensors land, by the best way (`Client.links`): a
+        name, ``"cpu"``; default that of ``connect``.
         """
         return self._run(
-            self._ops.data.get(handle, fields=fields, optional=optional, timeout_s=timeout_s)
+            self._ops.data.get(
+                handle, fields=fields, optional=optional, device=device, timeout_s=timeout_s
+            )
         )
 
     def get_columns(
@@ -114,13 +118,14 @@ class Client(Closing, Looking):
         *,
         fields: Sequence[str] | None = None,
         optional: Sequence[str] = (),
+        device: object = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
         """As `get`, as a dict of exactly what was put: tensors, jagged tensors, numpy arrays, and
         object columns as one-dimensional object arrays."""
         return self._run(
             self._ops.data.get_columns(
-                handle, fields=fields, optional=optional, timeout_s=timeout_s
+                handle, fields=fields, optional=optional, device=device, timeout_s=timeout_s
             )
         )
 

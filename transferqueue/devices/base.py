@@ -95,6 +95,8 @@ from transferqueue.errors import DeviceError, Malformed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
+
 WAIT_S = 30.0
 """How long copies may take before the device is said to be stuck."""
 
@@ -244,6 +246,12 @@ class Device(Closing):
     @abstractmethod
     def register(self, memory: memoryview) -> Registration:
         """Page-lock host memory, contiguous and writable. `PinningRefused`."""
+
+    @abstractmethod
+    def new_tensor(self, nbytes: int) -> tuple[torch.Tensor, DeviceBlock]:
+        """A uint8 tensor ``[nbytes]`` in the memory that torch has on this device, and where that
+        is. The block is valid as long as the tensor, which alone frees it; no work that was given
+        to the device before touches it. Imports torch: for clients."""
 
 
 def refuse_opened(block: DeviceBlock) -> None:

@@ -61,6 +61,8 @@ from transferqueue.errors import (
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    import torch
+
 POLL_S = 20e-6
 """Between looks at an event that is not done. The driver's own wait has no deadline."""
 
@@ -97,6 +99,21 @@ class CudaBlock(DeviceBlock):
         pointer, self._pointer = self._pointer, None
         if pointer is not None:
             self._device.let_go(pointer, self._token)
+
+
+class TensorBlock(DeviceBlock):
+    """Memory of torch's, which frees it."""
+
+    def __init__(self, uuid: str, pointer: int, nbytes: int) -> None:
+        self.uuid, self.nbytes, self.is_own = uuid, nbytes, False
+        self._pointer = pointer
+
+    @property
+    def address(self) -> int:
+        return self._pointer
+
+    def close(self) -> None:
+        pass
 
 
 class CudaDevice(Device):
@@ -228,6 +245,15 @@ class CudaDevice(Device):
             failure = self.driver.failure("cuMemHostRegister_v2", status)
             raise PinningRefused(pages.nbytes, str(failure))
         return CudaRegistration(self, memory)
+
+    def new_tensor(self, nbytes: int) -> tuple[torch.Tensor, DeviceBlock]:
+        """torch's allocator gives out memory that its stream may still be working on, so that is
+        waited for."""
+        import torch
+
+        tensor = torch.empty(nbytes, dtype=torch.uint8, device=f"cuda:{self.ordinal}")
+        torch.cuda.current_stream(tensor.device).synchronize()
+        return tensor, TensorBlock(self.uuid, tensor.data_ptr(), nbytes)
 
     def new_event(self) -> int:
         """Destroyed by ``drop_event``, or with the device."""

@@ -29,7 +29,7 @@ from transferqueue.devices.base import (
     this_process,
 )
 from transferqueue.devices.fake_machine import FakeBlock, FakeMachine, Fault
-from transferqueue.devices.host import KeptMemory
+from transferqueue.devices.host import BorrowedBlock, KeptMemory
 from transferqueue.errors import (
     Closed,
     DeviceError,
@@ -45,6 +45,7 @@ from transferqueue.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
@@ -199,8 +200,34 @@ class FakeGpu(Device):
             raise PinningRefused(memory.nbytes, "the driver says no")
         return _Pinned(memory, self.counters)
 
+    def new_tensor(self, nbytes: int) -> tuple[torch.Tensor, DeviceBlock]:
+        """To torch it is a tensor of the CPU; `holds` knows it. Freed with its last user."""
+        import torch
+
+        block = self.allocate(max(1, nbytes))
+        memory = np.asarray(_TensorMemory(block))[:nbytes]
+        return torch.from_numpy(memory), BorrowedBlock(self.uuid, memory)
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in the memory of this GPU."""
+        memory = self._mapped()
+        at = tensor.data_ptr() - int(memory.ctypes.data)
+        return 0 <= at < len(memory)
+
     def close(self) -> None:
         self._memory = None
+
+
+class _TensorMemory:
+    """Frees a block when no array looks at it any more."""
+
+    def __init__(self, block: FakeGpuBlock) -> None:
+        self._block = block
+        self.__array_interface__ = block.part(0, block.nbytes).__array_interface__
+        self._mapping = block.part(0, block.nbytes)
+
+    def __del__(self) -> None:
+        self._block.close()
 
 
 class _Pinned(KeptMemory):
@@ -342,5 +369,5 @@ class FakeEvent(Event):
 
 
 def _part(block: DeviceBlock, offset: int, nbytes: int) -> Bytes:
-    assert isinstance(block, FakeGpuBlock)
+    assert isinstance(block, FakeGpuBlock | BorrowedBlock)
     return block.part(offset, nbytes)

@@ -38,6 +38,7 @@ from transferqueue.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
@@ -84,6 +85,25 @@ class HostBlock(DeviceBlock):
             if self.is_own:
                 os.close(self.fd)
             self._on_close()
+
+
+class BorrowedBlock(DeviceBlock):
+    """Ordinary memory that somebody else frees."""
+
+    def __init__(self, uuid: str, memory: Bytes) -> None:
+        self.uuid, self.nbytes, self.is_own = uuid, memory.nbytes, False
+        self._memory = memory
+
+    @property
+    def address(self) -> int:
+        return int(self._memory.ctypes.data)
+
+    def part(self, offset: int, nbytes: int) -> Bytes:
+        self.check(offset, nbytes)
+        return self._memory[offset : offset + nbytes]
+
+    def close(self) -> None:
+        pass
 
 
 class HostDevice(Device):
@@ -178,6 +198,13 @@ class HostDevice(Device):
         self._refuse_closed()
         return KeptMemory(memory)
 
+    def new_tensor(self, nbytes: int) -> tuple[torch.Tensor, DeviceBlock]:
+        import torch
+
+        self._refuse_closed()
+        tensor = torch.empty(nbytes, dtype=torch.uint8)
+        return tensor, BorrowedBlock(self.uuid, tensor.numpy())
+
     def close(self) -> None:
         self._is_closed = True
 
@@ -242,5 +269,5 @@ class KeptMemory(Registration):
 
 
 def _part(block: DeviceBlock, offset: int, nbytes: int) -> Bytes:
-    assert isinstance(block, HostBlock)
+    assert isinstance(block, HostBlock | BorrowedBlock)
     return block.part(offset, nbytes)

@@ -13,7 +13,7 @@ other conditions than those here, so what `status` and `doctor` say is what is d
 ``same-gpu``       the shard's block is opened here; one copy on one device
 ``peer``           it is opened here, and one device copies from the other
 ``pinned-shm``     the shard's shared memory is mapped and page-locked: one copy by the device
-``shm``            it is mapped; a copy by the device goes through the driver's own staging
+``shm``            it is mapped: a copy to a ring of chunks, and one by the device
 ``pinned-stream``  in chunks over a socket, through a ring of page-locked ones
 ``stream``         in chunks over a socket, to ordinary memory
 =================  =============================================================================
@@ -85,6 +85,8 @@ class ClientSide:
     """Of other devices: why its own cannot reach them, "" where it can."""
     why_not_pinned: str = ""
     """Why host memory cannot be page-locked here."""
+    why_not_arena_pinned: str = ""
+    """Why the shared memory of shards is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,7 @@ def _why_not_shm(client: ClientSide, shard: ShardSide) -> str:
 
 
 def _why_not_pinned_shm(client: ClientSide, shard: ShardSide) -> str:
-    return _why_not_shm(client, shard) or client.why_not_pinned
+    return _why_not_shm(client, shard) or client.why_not_pinned or client.why_not_arena_pinned
 
 
 _CONDITIONS: Mapping[Rung, Callable[[ClientSide, ShardSide], str]] = {

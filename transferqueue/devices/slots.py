@@ -199,15 +199,25 @@ class SlotTable:
 
     # -- loans ----------------------------------------------------------------------------------
 
-    def lend(self, reader: str, addresses: Iterable[int], until_s: float | None = None) -> Loan:
-        """The slots that hold these bytes. ``ValueError`` for bytes that nobody may read."""
+    def lend(
+        self,
+        reader: str,
+        addresses: Iterable[int],
+        until_s: float | None = None,
+        *,
+        loan_id: int | None = None,
+    ) -> Loan:
+        """The slots that hold these bytes. ``ValueError`` for bytes that nobody may read.
+
+        ``loan_id``: the caller's own number, not in use; ``None``: the next one.
+        """
         slots = {slot.start: slot for slot in map(self._slot_at, addresses)}
         for slot in slots.values():
             if not slot.is_sealed:
                 raise ValueError(f"the slot at {slot.start} is not complete")
-        self._last_loan_id += 1
+        self._last_loan_id += loan_id is None
         loan = Loan(
-            loan_id=self._last_loan_id,
+            loan_id=self._last_loan_id if loan_id is None else loan_id,
             reader=reader,
             refs=tuple(map(self._ref, slots.values())),
             until_s=until_s,
@@ -237,6 +247,11 @@ class SlotTable:
         found = 0 if slot is None else slot.generation
         if slot is None or found != ref.generation or slot.end < ref.offset + ref.nbytes:
             raise StaleGeneration(self.pool, ref.offset, ref.generation, found)
+
+    def refs_of(self, loan_id: int) -> tuple[SlotRef, ...] | None:
+        """Of a loan that is out; else ``None``."""
+        loan = self._loans.get(loan_id)
+        return None if loan is None else loan.refs
 
     def of_readers(self) -> Mapping[str, int]:
         """Bytes that each reader has been lent; a slot that it has twice counts twice."""

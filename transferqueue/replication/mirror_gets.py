@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from transferqueue.errors import NoSecondCopy, TransferExpired
 from transferqueue.replication.keeper import FIRST_EPOCH
+from transferqueue.shard.device_loans import DeviceLoans
 from transferqueue.shard.gets import Gets
 from transferqueue.shard.journal import ShardJournal
 from transferqueue.shard.moved_bytes import MovedBytes
@@ -75,6 +76,7 @@ class MirrorGets:
                 moved=self._moved,
                 journal=ShardJournal(None, slot=slot, answers={}),
                 arena=None,
+                loans=DeviceLoans(None),
                 on_free=self._on_free,
             )
         return gets.handlers[ops.GET](replace(request, body={**request.body, "reader": None}))

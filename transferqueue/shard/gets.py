@@ -22,6 +22,7 @@ from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.commits import COMMIT_GRACE_S
 from transferqueue.shard.deadlines import Deadlines
+from transferqueue.shard.device_loans import borrowed_until, lendable
 from transferqueue.shard.moved_bytes import MovedBytes, Way
 from transferqueue.shard.send_credit import SendCredit
 from transferqueue.shard.transfers import OutgoingGet
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.server import Handler, Request, Server
+    from transferqueue.shard.device_loans import DeviceLoans
     from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
     from transferqueue.shard.recovery import Recovery
@@ -66,8 +68,10 @@ class Gets:
         peers: MappingPeers,
         journal: ShardJournal,
         arena: str | None,
+        loans: DeviceLoans,
         on_free: Callable[[], None],
     ) -> None:
+        self._loans = loans
         self._server = server
         self._moved = moved
         self._store = store
@@ -131,7 +135,8 @@ class Gets:
 
     def _get(self, request: Request) -> Reply:
         """Body: ``partition``, ``uids``, ``fields``, ``optional``, ``timeout_s``, and ``reader``,
-        the process that can map this shard's memory, or nil.
+        the process that can map this shard's memory, or nil. ``borrow_s``: for how long a reader
+        of device memory means to keep it; not there when it copies.
 
         Answered with the bytes of each column, with its addresses (to a ``reader``), or with
         neither: then they come by ``read``. What is left in place is held under ``lease_id``.
@@ -154,6 +159,7 @@ class Gets:
         sizes = self._count(str(body["partition"]), mapped, streamed, sent)
         in_payload = _stretches(sizes)
         in_ranges = _stretches({name: len(c.runs.starts) for name, c in mapped.items()})
+        lease_id = self._hold(request, mapped, streamed) if mapped or streamed else None
         answer = GetAnswer(
             columns={
                 name: _got(column, sent=in_payload.get(name), mapped=in_ranges.get(name))
@@ -161,7 +167,8 @@ class Gets:
             },
             payload=self._backend.read_ranges(*_ranges(sent)) if sent else _NO_BYTES,
             ranges=_ranges(mapped),
-            lease_id=self._hold(request, mapped, streamed) if mapped or streamed else None,
+            lease_id=lease_id,
+            refs=self._loans.refs_of(lease_id),
         )
         arrays = ArrayWriter()
         return Reply(body=answer.write(arrays), frames=arrays.frames)
@@ -182,6 +189,8 @@ class Gets:
         self, reader: Mapping[str, Any] | None, found: Mapping[str, FoundColumn]
     ) -> dict[str, FoundColumn]:
         """The columns that the reader is to read in place."""
+        if reader is not None and self._loans.is_on:
+            return lendable(found, self._backend, MAP_FROM_BYTES)
         if reader is None:
             return {}
         here = {n: c for n, c in found.items() if self._backend.is_mappable(c.runs.starts)}
@@ -202,8 +211,10 @@ class Gets:
         again = self._lent_before(request, held)
         if again is not None:
             return again
+        until_s = borrowed_until(request)
         lease_id = self._store.pin(reader, held, time.monotonic())
         if mapped:
+            self._loans.lend(lease_id, reader, held, until_s)
             self._journal.leased(lease_id, reader, self._store, request.key)
         if streamed:
             runs = [column.runs for column in held]
@@ -304,9 +315,13 @@ class Gets:
         return held if held is not None and held.key_name == request.key_name else None
 
     def _release(self, request: Request) -> Reply:
-        """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more."""
+        """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more. ``refs``: slots
+        that were copied from, to be checked before: what is not right any more is an error."""
         lease_ids = ArrayReader(request.frames).int64s(request.body["lease_ids"])
-        self._end_leases(request.body["reader"], lease_ids.tolist())
+        try:
+            self._loans.check(request.body.get("refs", ()))
+        finally:
+            self._end_leases(request.body["reader"], lease_ids.tolist())
         return Reply(body={})
 
     def ending_leases(self, handler: Handler) -> Handler:
@@ -323,6 +338,7 @@ class Gets:
 
     def _end_leases(self, reader: Mapping[str, Any], lease_ids: Sequence[int]) -> None:
         key = self._peers.key_of(reader)
+        self._loans.end(key, lease_ids, time.monotonic())
         self._journal.released(key, lease_ids)
         self._store.release(key, lease_ids)
         self._on_free()
@@ -336,6 +352,7 @@ class Gets:
         if self._outgoing.pop(lease_id, None) is None:  # not a get in chunks, so it is mapped
             self._journal.released(reader, [lease_id])
         self._deadlines.drop(lease_id)
+        self._loans.end(reader, [lease_id], time.monotonic())
         self._store.release(reader, [lease_id])
         self._on_free()
 

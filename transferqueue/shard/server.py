@@ -19,6 +19,7 @@ from transferqueue.replication.shard_part import ShardPart
 from transferqueue.shard.account import account, holdings, tags_left
 from transferqueue.shard.checkpoints import ShardCheckpoints
 from transferqueue.shard.clears import Clears
+from transferqueue.shard.device_loans import DeviceLoans
 from transferqueue.shard.gets import Gets
 from transferqueue.shard.hold import Hold
 from transferqueue.shard.inquiries import Inquiries
@@ -139,7 +140,8 @@ class ShardServer:
                 on_free=lambda: self._puts.admit(),
             )
         self._copies: Copies = OneCopy() if self._second is None else self._second.copies
-        access = self._backend.client_access()
+        access = self._backend.client_access() or self._backend.device_access()
+        self._loans = DeviceLoans(self._backend.slots)
         arena = None if access is None else str(access["token"])
         self._moved = MovedBytes()
         self._puts = Puts(
@@ -164,6 +166,7 @@ class ShardServer:
             peers=self._peers,
             journal=self._journal,
             arena=arena,
+            loans=self._loans,
             on_free=self._puts.admit,
         )
         self._checkpoints = ShardCheckpoints(
@@ -240,6 +243,7 @@ class ShardServer:
                 "pid_namespace": pid_namespace(),
                 "budget_bytes": self._budget.nbytes,
                 "arena": self._backend.client_access(),
+                "device": self._backend.device_access(),
                 "backends": self._store.choice.names,
                 "draining": False,
                 "guard": self._guard_slot,
@@ -279,6 +283,8 @@ class ShardServer:
         self._checkpoints.tick(now_s)
         if self._spill is not None:
             self._spill.tick(now_s)
+        if self._loans.tick(now_s):
+            self._puts.admit()
         if self._second is not None:
             self._second.tick(now_s)
         self._uplink.tick(now_s)
@@ -288,6 +294,7 @@ class ShardServer:
             self._puts.next_s(),
             self._gets.next_s(),
             self._checkpoints.next_s(),
+            self._loans.next_s(),
             None if self._spill is None else self._spill.next_s(),
             None if self._second is None else self._second.next_s(),
         )
@@ -338,6 +345,7 @@ class ShardServer:
 
     def _take_back(self, peer: str) -> None:
         self._journal.gone(peer)
+        self._loans.process_gone(peer, self._store.reservations(), time.monotonic())
         self._store.peer_gone(peer)
         self._puts.admit()
 
@@ -360,6 +368,7 @@ class ShardServer:
                 "spill": None if self._spill is None else self._spill.report(),
                 **holdings(self._store),
                 "draining": self._puts.is_draining,
+                "loans_overdue": self._loans.num_overdue,
                 "mapping_processes": len(self._peers),
                 "puts_waiting": self._puts.num_waiting,
                 "bytes_waiting": self._puts.bytes_waiting,

@@ -199,6 +199,19 @@ def host_memory_is_page_locked_or_that_is_refused(maker: DeviceMaker) -> None:
         expect((read(stream, block, 0, BLOCK_BYTES) == pages).all(), "other bytes")
 
 
+def a_tensor_of_torch_is_copied_to_and_frees_itself(maker: DeviceMaker) -> None:
+    with block_of(maker) as (device, block, stream):
+        data = pattern(10, 100_000)
+        write(stream, block, 500, data)
+        for _ in range(20):  # more than a small device has room for at once
+            tensor, where = device.new_tensor(min(100_000, BLOCK_BYTES))
+            stream.copy_across(where, 0, block, 500, 100_000)
+            stream.synchronize()
+        expect(tensor.cpu().numpy().tobytes() == data.tobytes(), "the tensor has other bytes")
+        expect(not where.is_own, "what torch frees is said to be the device's own")
+        expect(len(device.new_tensor(0)[0]) == 0, "an empty tensor has bytes")
+
+
 def a_device_reaches_itself_and_no_stranger(maker: DeviceMaker) -> None:
     with maker() as device, maker() as same:
         device.enable_peer(same)
@@ -251,6 +264,7 @@ DEVICE_CHECKS: list[DeviceCheck] = [
     another_process_reads_and_writes_what_it_is_shown,
     memory_of_a_process_that_ended_is_lost,
     host_memory_is_page_locked_or_that_is_refused,
+    a_tensor_of_torch_is_copied_to_and_frees_itself,
     a_device_reaches_itself_and_no_stranger,
     a_closed_device_says_so,
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from transferqueue.devices.slots import SlotRef
 from transferqueue.errors import Malformed
 from transferqueue.fields import FieldSpec
 
@@ -84,6 +85,8 @@ class GetAnswer:
     follow one another are one range, so that the rows of a put are one a column."""
     lease_id: int | None
     """Holds what is mapped or comes in chunks; ``None`` when there is nothing of the kind."""
+    refs: Sequence[SlotRef] = ()
+    """Of device memory that is lent: the slots that the ranges lie in."""
 
     def write(self, arrays: ArrayWriter) -> dict[str, Any]:
         """As plain values; arrays and payload go beside the body."""
@@ -95,6 +98,7 @@ class GetAnswer:
             "payload": payload,
             "ranges": ranges,
             "lease_id": self.lease_id,
+            **({"refs": [ref.to_plain() for ref in self.refs]} if self.refs else {}),
         }
 
     @classmethod
@@ -112,6 +116,7 @@ class GetAnswer:
             payload=_NO_BYTES if frame is None else arrays.get_bytes(frame),
             ranges=ranges,
             lease_id=body["lease_id"],
+            refs=[SlotRef.from_plain(ref) for ref in body.get("refs", ())],
         )
 
 

@@ -45,8 +45,11 @@ def tensor_bytes(tensor: torch.Tensor) -> Bytes:
     return array
 
 
-def tensor_from_bytes(payload: Bytes, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Inverse of `tensor_bytes`; shares the memory of ``payload``, which must be writable.
+def tensor_from_bytes(
+    payload: Bytes | torch.Tensor, dtype: str, shape: tuple[int, ...]
+) -> torch.Tensor:
+    """Inverse of `tensor_bytes`; shares the memory of ``payload``, which must be writable. Of a
+    uint8 tensor ``[bytes]`` it is on the same device.
 
     The caller has checked that the sizes agree. Raises ``ValueError`` for a dtype that this
     version of torch does not have, and for an empty shape whose other sizes are beyond it.
@@ -54,12 +57,13 @@ def tensor_from_bytes(payload: Bytes, dtype: str, shape: tuple[int, ...]) -> tor
     torch_dtype = TORCH_DTYPES.get(dtype)
     if torch_dtype is None:
         raise ValueError(f"torch {torch.__version__} has no dtype {dtype!r}")
+    block = payload if isinstance(payload, torch.Tensor) else torch.from_numpy(payload)
     if payload.nbytes == 0:
         try:
-            return torch.empty(shape, dtype=torch_dtype)
+            return torch.empty(shape, dtype=torch_dtype, device=block.device)
         except RuntimeError as error:
             raise ValueError(f"no tensor of shape {shape}: {error}") from error
-    return torch.from_numpy(payload).view(torch_dtype).view(shape)
+    return block.view(torch_dtype).view(shape)
 
 
 def pick(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:

@@ -70,8 +70,10 @@ def _links(facts: ServiceFacts) -> list[Check]:
     checks = []
     for link in facts.links:
         name, found = f"way to shard {link['slot']}", f"{link['way']}"
+        if link.get("device"):
+            found += f", tensors to {link['device']} by {link['rung']}"
         if link["why_not_better"]:
-            found += f", not mapped memory: {link['why_not_better']}"
+            found += f", not better: {link['why_not_better']}"
         if link["same_host"] and link["way"] == "tcp":
             checks.append(warn(name, found, "share the runtime and arena folders of containers"))
         else:

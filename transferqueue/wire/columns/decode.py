@@ -51,6 +51,16 @@ def decode_column(
         raise Malformed(f"{spec}: {error}") from error
 
 
+def decode_on_device(
+    spec: FieldSpec, payload: torch.Tensor, lengths: Lengths | None, num_rows: int
+) -> torch.Tensor:
+    """`decode_column` for a tensor column whose bytes are on a device: uint8 ``[bytes]``."""
+    _check_sizes(spec, payload.nbytes, lengths, num_rows)
+    if lengths is None:
+        return decode_tensor(spec, payload, num_rows)
+    return decode_jagged(spec, payload, lengths, num_rows)
+
+
 def _decode_elements(
     spec: FieldSpec, payload: Bytes, lengths: Lengths | None, num_rows: int
 ) -> torch.Tensor | np.ndarray[Any, Any]:

@@ -29,7 +29,7 @@ def encode_tensor(tensor: torch.Tensor) -> EncodedColumn:
     return EncodedColumn(spec=spec, num_rows=tensor.shape[0], lengths=None, payload=payload)
 
 
-def decode_tensor(spec: FieldSpec, payload: Bytes, num_rows: int) -> torch.Tensor:
+def decode_tensor(spec: FieldSpec, payload: Bytes | torch.Tensor, num_rows: int) -> torch.Tensor:
     """Inverse of `encode_tensor`; shares the memory of ``payload``."""
     return tensor_from_bytes(payload, spec.dtype, (num_rows, *spec.shape))
 

@@ -57,7 +57,9 @@ def _only_rows(steps: torch.Tensor, starts: Lengths, lengths: Lengths) -> torch.
     return pick(steps, 0, torch.from_numpy(index).to(steps.device))
 
 
-def decode_jagged(spec: FieldSpec, payload: Bytes, lengths: Lengths, num_rows: int) -> torch.Tensor:
+def decode_jagged(
+    spec: FieldSpec, payload: Bytes | torch.Tensor, lengths: Lengths, num_rows: int
+) -> torch.Tensor:
     """Inverse of `encode_jagged`; the values share the memory of ``payload``."""
     assert spec.ragged_dim is not None
     offsets = np.zeros(num_rows + 1, dtype=np.int64)
@@ -65,7 +67,7 @@ def decode_jagged(spec: FieldSpec, payload: Bytes, lengths: Lengths, num_rows: i
     steps = tensor_from_bytes(payload, spec.dtype, (int(offsets[-1]), *spec.unit_shape))
     nested: torch.Tensor = torch.nested.nested_tensor_from_jagged(
         steps.movedim(0, spec.ragged_dim),
-        torch.from_numpy(offsets),
+        torch.from_numpy(offsets).to(steps.device),
         jagged_dim=spec.ragged_dim + 1,
         # Known here for nothing; an operation that needs them would read the offsets again.
         min_seqlen=int(lengths.min()) if num_rows else None,

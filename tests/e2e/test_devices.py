@@ -1,0 +1,415 @@
+"""Services whose bytes are on a GPU, and gets that land on one: real processes, fake GPUs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import transferqueue as tq
+from tests.waiting import wait_until
+from transferqueue.client.device_side import DeviceSide
+from transferqueue.client.lease_returns import release
+from transferqueue.client.part_gets import PartGet
+from transferqueue.devices.fake_gpu import FakeGpu
+from transferqueue.devices.fake_machine import FakeMachine, Fault
+from transferqueue.errors import (
+    ConfigError,
+    DeviceMissing,
+    DeviceStuck,
+    HandleRefused,
+    OwnerLost,
+    RowsLost,
+    RungRefused,
+    StaleGeneration,
+)
+from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transferqueue.client.sync_client import Client
+    from transferqueue.devices.base import MemoryHandle
+    from transferqueue.net.calls import Call
+    from transferqueue.service.embedded import Service
+
+QUARANTINE_S = 1.0
+BUDGET_BYTES = 8 << 20
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
+    folder = tmp_path_factory.mktemp("machine")
+    return FakeMachine.create(folder, num_gpus=2, memory_bytes=64 << 20)
+
+
+def serve(machine: FakeMachine, **options: Any) -> Service:
+    return tq.serve(
+        shards=2,
+        budget_bytes=BUDGET_BYTES,
+        backend="device",
+        backend_options={
+            "device": machine.name_of(machine.uuids[0]),
+            "quarantine_s": QUARANTINE_S,
+            **options,
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def service(machine: FakeMachine) -> Iterator[Service]:
+    with serve(machine) as service:
+        yield service
+
+
+@pytest.fixture
+def client(service: Service, machine: FakeMachine) -> Iterator[Client]:
+    """Its gets land on the GPU that the shards are on."""
+    with tq.connect(service.address, device=machine.name_of(machine.uuids[0])) as client:
+        yield client
+        client.clear(partition="default")
+
+
+def gpu_of(client: Client) -> FakeGpu:
+    side = client._ops.data.devices.side()
+    assert side is not None
+    assert isinstance(side.device, FakeGpu)
+    return side.device
+
+
+def columns(num_rows: int = 64) -> dict[str, Any]:
+    random = torch.Generator().manual_seed(1)
+    lengths = torch.randint(0, 900, (num_rows,), generator=random)
+    return {
+        "dense": torch.randn(num_rows, 1000, generator=random),
+        "scalar": torch.arange(num_rows),
+        "half": torch.randn(num_rows, 700, 2, generator=random).bfloat16(),
+        "ragged": torch.nested.as_nested_tensor(
+            [torch.randn(int(n), 3, generator=random) for n in lengths], layout=torch.jagged
+        ),
+        "text": np.array([f"row {row}" for row in range(num_rows)], object),
+    }
+
+
+def expect_same(got: dict[str, Any], put: dict[str, Any], rows: Any = None) -> None:
+    for name, value in put.items():
+        found = got[name]
+        if name == "ragged":
+            parts = value.unbind()
+            wanted = parts if rows is None else [parts[i] for i in rows]
+            assert all(map(torch.equal, found.unbind(), wanted))
+        else:
+            wanted = value if rows is None else value[rows]
+            same = torch.equal if isinstance(value, torch.Tensor) else np.array_equal
+            assert same(found, wanted), name
+
+
+def test_tensors_go_from_gpu_memory_to_gpu_memory(client: Client) -> None:
+    put, gpu = columns(), gpu_of(client)
+    handle = client.put(put)
+    before = gpu.counters.bytes_across
+    got = client.get_columns(handle)
+    expect_same(got, put)
+    for name in ("dense", "scalar", "half"):
+        assert gpu.holds(got[name]), name
+    assert gpu.holds(got["ragged"].values())
+    large = put["dense"].nbytes + put["half"].nbytes + put["scalar"].nbytes
+    assert gpu.counters.bytes_across - before >= large
+    assert gpu.counters.opens == 1
+    assert gpu.counters.events_live <= 8
+
+
+@pytest.mark.parametrize(
+    "rows", [[3], list(range(10, 50)), [63, 0, 17, 5], [1, 1, 2, 2, 1], list(range(63, -1, -1))]
+)
+def test_any_rows_in_any_order_land_there(rows: list[int], client: Client) -> None:
+    put = columns()
+    handle = client.put(put)
+    expect_same(client.get_columns(handle[np.array(rows)]), put, rows)
+
+
+def test_rows_of_several_shards_are_joined_on_the_device(client: Client) -> None:
+    puts = [columns(8) for _ in range(4)]
+    handle = tq.BatchHandle.concat([client.put(put) for put in puts])
+    shuffled = np.random.default_rng(0).permutation(32)
+    got = client.get_columns(handle.reorder(shuffled), fields=["dense", "half"])
+    for name in ("dense", "half"):
+        assert torch.equal(got[name], torch.cat([put[name] for put in puts])[shuffled])
+        assert gpu_of(client).holds(got[name])
+
+
+def test_rows_that_lack_an_optional_field_are_zeros_there_too(client: Client) -> None:
+    first = client.put({"dense": torch.ones(4, 40_000), "more": torch.ones(4, 40_000)})
+    second = client.put({"dense": torch.ones(4, 40_000)})
+    both = tq.BatchHandle.concat([first.select(["dense"]), second])
+    got = client.get_columns(both, fields=["dense"], optional=["more"])
+    assert torch.equal(got["more"], torch.cat([torch.ones(4, 40_000), torch.zeros(4, 40_000)]))
+    assert got["more.present"].tolist() == [True] * 4 + [False] * 4
+
+
+def test_rows_in_too_many_pieces_are_put_in_order_by_the_shard(client: Client) -> None:
+    put = {"x": torch.arange(6000 * 8).reshape(6000, 8)}
+    handle = client.put(put)
+    shuffled = np.random.default_rng(0).permutation(6000)
+    got = client.get_columns(handle.reorder(shuffled))
+    assert torch.equal(got["x"], put["x"][shuffled])
+    assert gpu_of(client).holds(got["x"])
+
+
+def test_without_a_device_the_same_rows_come_to_the_host(client: Client) -> None:
+    put = columns()
+    handle = client.put(put)
+    got = client.get_columns(handle, device="cpu")
+    expect_same(got, put)
+    assert not gpu_of(client).holds(got["dense"])
+    assert client.get(handle, fields=["dense"])["dense"].shape == (64, 1000)
+
+
+async def test_the_asynchronous_client_does_the_same(
+    service: Service, machine: FakeMachine
+) -> None:
+    async with await tq.connect_async(service.address) as client:
+        put = columns(8)
+        handle = await client.put(put)
+        device = machine.name_of(machine.uuids[0])
+        expect_same(await client.get_columns(handle, device=device), put)
+        await client.clear(handle)
+
+
+def test_each_pair_says_which_way_it_takes_and_why_not_a_better_one(
+    service: Service, client: Client, machine: FakeMachine
+) -> None:
+    assert {(link["rung"], link["why_not_better"]) for link in client.links()} == {("same-gpu", "")}
+    with tq.connect(service.address, device=machine.name_of(machine.uuids[1])) as other:
+        (link, _) = other.links()
+        assert (link["rung"], link["device"]) == ("peer", machine.name_of(machine.uuids[1]))
+        assert link["why_not_better"].startswith(f"same-gpu: the shard is on {machine.uuids[0]}")
+        put = columns()
+        handle = other.put(put)
+        expect_same(other.get_columns(handle), put)
+        assert gpu_of(other).counters.bytes_across > put["dense"].nbytes
+    with (
+        machine.fault(Fault.REFUSE_PEER),
+        tq.connect(service.address, device=machine.name_of(machine.uuids[1])) as other,
+    ):
+        (link, _) = other.links()
+        assert link["rung"] == "pinned-stream"
+        assert "the driver says no" in link["why_not_better"]
+        expect_same(other.get_columns(handle), put)
+        assert gpu_of(other).counters.bytes_across == 0
+    with tq.connect(service.address) as plain:
+        assert {link["rung"] for link in plain.links()} == {"stream"}
+    assert client.status()["shards"][0]["backend"]["shown"] is True
+
+
+def test_what_is_required_is_had_or_the_connection_is_refused(
+    service: Service, machine: FakeMachine
+) -> None:
+    here, there = (machine.name_of(uuid) for uuid in machine.uuids)
+    tq.connect(service.address, device=here, required="same-gpu").close()
+    tq.connect(service.address, device=there, required="peer").close()
+    with pytest.raises(RungRefused, match=r"required='same-gpu'.*shard 0 is 'peer'"):
+        tq.connect(service.address, device=there, required="same-gpu")
+    with machine.fault(Fault.REFUSE_PINNING):
+        with pytest.raises(RungRefused, match="ulimit"), machine.fault(Fault.REFUSE_PEER):
+            tq.connect(service.address, device=there, required="pinned-stream")
+        tq.connect(service.address, device=here, required="same-gpu").close()
+    with pytest.raises(ConfigError, match="device= is not given"):
+        tq.connect(service.address, required="peer")
+    with pytest.raises(ConfigError, match="one of"):
+        tq.connect(service.address, device=here, required="fast")
+    with pytest.raises(DeviceMissing):
+        tq.connect(service.address, device="fake:/nowhere:0")
+
+
+def test_a_handle_that_cannot_be_opened_after_all_takes_another_way(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, put = gpu_of(client), columns()
+    handle = client.put(put)
+    asked = []
+
+    def refuse(block: MemoryHandle) -> None:
+        asked.append(block)
+        raise HandleRefused(gpu.name, "the driver says no")
+
+    monkeypatch.setattr(gpu, "open", refuse)
+    expect_same(client.get_columns(handle), put)
+    assert len(asked) == 1
+    assert {link["rung"] for link in client.links()} == {"same-gpu", "pinned-stream"}
+
+
+def test_a_stuck_device_is_an_error_and_its_loan_comes_back(
+    client: Client, machine: FakeMachine
+) -> None:
+    handle = client.put(columns())
+    with machine.fault(Fault.STUCK), pytest.raises(DeviceStuck):
+        client.get(handle, fields=["dense"])
+    wait_until(lambda: lent_bytes(client) == 0)
+    assert client.get(handle, fields=["dense"])["dense"].shape == (64, 1000)
+
+
+def lent_bytes(client: Client) -> int:
+    return sum(shard["backend"]["lent_bytes"] for shard in client.status()["shards"])
+
+
+def quarantined_bytes(client: Client) -> int:
+    return sum(shard["backend"]["quarantined_bytes"] for shard in client.status()["shards"])
+
+
+def used_bytes(client: Client) -> int:
+    return sum(shard["used_bytes"] for shard in client.status()["shards"])
+
+
+READER = """
+import sys, time
+import transferqueue as tq
+from transferqueue.client.device_side import DeviceSide
+
+def hang(*arguments):
+    print("holding", flush=True)
+    time.sleep(60)
+
+DeviceSide.filled = hang
+client = tq.connect(sys.argv[1], device=sys.argv[2])
+client.get(tq.BatchHandle.from_bytes(bytes.fromhex(sys.argv[3])))
+"""
+
+
+def test_a_reader_that_is_killed_gives_its_slots_back_after_a_while(
+    service: Service, client: Client, machine: FakeMachine
+) -> None:
+    handle = client.put({"x": torch.randn(64, 1000)})
+    arguments = [service.address, machine.name_of(machine.uuids[0]), handle.to_bytes().hex()]
+    reader = subprocess.Popen(
+        [sys.executable, "-c", READER, *arguments], stdout=subprocess.PIPE, text=True
+    )
+    with reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "holding\n"
+        client.clear(handle)
+        assert lent_bytes(client) == used_bytes(client) == 256_000 // 4096 * 4096 + 4096 - 2048
+        reader.send_signal(signal.SIGKILL)
+    wait_until(lambda: lent_bytes(client) == 0)
+    assert quarantined_bytes(client) == used_bytes(client) > 0
+    wait_until(lambda: used_bytes(client) == 0)
+
+
+def test_a_loan_that_is_kept_too_long_is_reported_and_kept(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = client.put({"x": torch.ones(64, 1000)})
+    call, filled = PartGet.call, DeviceSide.filled
+
+    def overdue() -> int:
+        return sum(shard["loans_overdue"] for shard in client.status()["shards"])
+
+    def borrow(part: PartGet, **arguments: Any) -> Call:
+        return call(part, **arguments).with_more("borrow_s", 0.0)
+
+    def keep(*arguments: Any) -> torch.Tensor:
+        wait_until(lambda: overdue() == 1)
+        client.clear(handle)
+        assert lent_bytes(client) == used_bytes(client) > 0
+        return filled(*arguments)
+
+    monkeypatch.setattr(PartGet, "call", borrow)
+    monkeypatch.setattr(DeviceSide, "filled", keep)
+    assert torch.equal(client.get(handle)["x"], torch.ones(64, 1000))
+    wait_until(lambda: used_bytes(client) == 0)
+    assert overdue() == 1
+
+
+def test_what_was_given_on_while_it_was_copied_is_not_believed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = client.put({"x": torch.zeros(64, 1000)})
+    taken: list[PartGet] = []
+    take, filled = PartGet.take, DeviceSide.filled
+
+    def remember(part: PartGet, answer: Any) -> None:
+        take(part, answer)
+        taken.append(part)
+
+    def lose_the_loan(*arguments: Any) -> torch.Tensor:
+        (part,) = taken
+        assert part._loan is not None
+        channels = SyncChannelPool(None)
+        run_blocking(channels.exchange([release(part._endpoint, [part._loan[0]])], timeout_s=5.0))
+        channels.close()
+        client.clear(handle)
+        return filled(*arguments)
+
+    monkeypatch.setattr(PartGet, "take", remember)
+    monkeypatch.setattr(DeviceSide, "filled", lose_the_loan)
+    with pytest.raises(StaleGeneration, match="nothing is there now"):
+        client.get(handle)
+
+
+def test_an_owner_that_is_killed_is_lost_and_its_successor_says_so(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = machine.name_of(machine.uuids[0])
+    with serve(machine) as service, tq.connect(service.address, device=name) as client:
+        handle = client.put({"x": torch.zeros(64, 1000)})
+        pids = [shard["pid"] for shard in client.status()["shards"]]
+        filled = DeviceSide.filled
+
+        def kill_the_owner(*arguments: Any) -> torch.Tensor:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+            return filled(*arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(DeviceSide, "filled", kill_the_owner)
+            with pytest.raises(OwnerLost):
+                client.get(handle)
+        with pytest.raises(RowsLost):
+            client.get(handle)
+        put = columns(8)
+        expect_same(client.get_columns(client.put(put)), put)
+
+
+def test_a_shard_that_cannot_show_its_memory_is_read_through_its_socket(
+    machine: FakeMachine,
+) -> None:
+    name = machine.name_of(machine.uuids[0])
+    with (
+        machine.fault(Fault.REFUSE_EXPORT),
+        serve(machine) as service,
+        tq.connect(service.address, device=name) as client,
+    ):
+        put = columns()
+        handle = client.put(put)
+        got = client.get_columns(handle)
+        expect_same(got, put)
+        assert gpu_of(client).holds(got["dense"])
+        assert gpu_of(client).counters.opens == 0
+        (link, _) = client.links()
+        assert link["rung"] == "pinned-stream"
+        assert "same-gpu: " in link["why_not_better"]
+        with pytest.raises(RungRefused):
+            tq.connect(service.address, device=name, required="peer")
+
+
+def test_memory_of_the_host_lands_on_a_device_too(machine: FakeMachine) -> None:
+    name = machine.name_of(machine.uuids[0])
+    with (
+        tq.serve(budget_bytes=BUDGET_BYTES) as service,
+        tq.connect(service.address, device=name) as client,
+    ):
+        put = columns()
+        got = client.get_columns(client.put(put))
+        expect_same(got, put)
+        assert gpu_of(client).holds(got["dense"])
+        (link,) = client.links()
+        assert link["rung"] == "shm"
+        assert "page-locked" in link["why_not_better"]
