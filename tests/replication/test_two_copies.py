@@ -50,7 +50,7 @@ def fetch(guard: Guard, budget_bytes: int, epoch: int) -> tuple[Store, SeveralBa
     """What a home that has lost everything gets from its guard."""
     backend = heap(budget_bytes)
     store = Store(slot=SLOT, space=backend)
-    mirror = Mirror(store, backend)
+    mirror = Mirror(store, backend, backend)
     at = 0
     while True:
         body = {"slot": SLOT, "at": at, "epoch": epoch}

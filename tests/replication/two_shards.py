@@ -222,6 +222,8 @@ class Home:
         self.copies = TwoCopies(
             store,
             guard=0,
+            limit_bytes=backend.capacity_bytes,
+            own_bytes=lambda: backend.used_bytes,
             answers=dict,
             tagged=list,
             send=lambda: self.link.send(),

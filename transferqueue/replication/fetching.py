@@ -36,7 +36,7 @@ def fetch_rows(
     A mirror lives as long as its guard's process. So when nobody listens there, there is none,
     also when a process is just being started. One that listens and is silent is waited for.
     """
-    mirror = Mirror(store, backend)
+    mirror = Mirror(store, backend, backend)
     channel = SyncChannelPool(keys.for_processes() if keys else None)
     try:
         at = 0

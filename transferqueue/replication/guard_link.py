@@ -216,6 +216,9 @@ class GuardLink:
             if int(message.body["received"]) < self._pings.pop(message.request_id):
                 self.lost_sight()  # a connection broke with some on their way
         elif self._sent and message.request_id == self._sent[0].request_id:
+            if not message.body["is_made"]:
+                said = int(message.body["free"]), int(message.body["capacity"])
+                self._copies.guard_free_bytes, self._copies.guard_bytes = said
             self._answered(is_made=bool(message.body["is_made"]))
         elif self._sent and message.request_id > self._sent[0].request_id:
             self.lost_sight()  # the answer to an earlier one is lost

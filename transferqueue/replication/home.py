@@ -42,6 +42,22 @@ class Copies(Protocol):
         """Changes that are not made yet."""
         ...
 
+    @property
+    def limit_bytes(self) -> int | None:
+        """Of this shard's budget that its own rows may take; ``None``: all."""
+        ...
+
+    def left_bytes(self) -> int | None:
+        """Of `limit_bytes`, what is not taken."""
+        ...
+
+    @property
+    def guard_free_bytes(self) -> int: ...
+    @property
+    def guard_bytes(self) -> int:
+        """The guard's memory, as it was when a put was refused last."""
+        ...
+
     def put(
         self,
         reservation: Reservation,
@@ -85,7 +101,11 @@ class OneCopy:
     """See `Copies`."""
 
     guard = -1
-    num_waiting = 0
+    num_waiting = guard_free_bytes = guard_bytes = 0
+    limit_bytes = None
+
+    def left_bytes(self) -> int | None:
+        return None
 
     def put(
         self,
@@ -128,7 +148,9 @@ class OneCopy:
 
 
 class TwoCopies:
-    """See `Copies`. ``send`` is called when there may be something to send, ``on_free`` when memory
+    """See `Copies`. ``limit_bytes``: half of the budget, so that every guard has room for a mirror
+    at any time, also after one was lost and rows were put on one copy only; ``own_bytes`` is what
+    of it is taken. ``send`` is called when there may be something to send, ``on_free`` when memory
     that was held for the guard is not any more; ``answers`` and ``tagged``: see `FullCopy`."""
 
     def __init__(
@@ -136,6 +158,8 @@ class TwoCopies:
         store: Store,
         *,
         guard: int,
+        limit_bytes: int,
+        own_bytes: Callable[[], int],
         answers: Callable[[], Mapping[Key, list[Any]]],
         tagged: Callable[[], Sequence[Committed]],
         send: Callable[[], None],
@@ -148,6 +172,9 @@ class TwoCopies:
         self.copy: FullCopy | None = None
         """The one that is under way."""
         self.guard = guard
+        self.limit_bytes = limit_bytes
+        self.guard_free_bytes = self.guard_bytes = 0
+        self._own_bytes = own_bytes
         self._store = store
         self._answers = answers
         self._tagged = tagged
@@ -158,6 +185,9 @@ class TwoCopies:
     @property
     def num_waiting(self) -> int:
         return self.log.num_waiting
+
+    def left_bytes(self) -> int | None:
+        return self.limit_bytes - self._own_bytes()
 
     def put(
         self,

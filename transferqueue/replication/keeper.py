@@ -11,6 +11,7 @@ from transferqueue.backends.shm_reader import ShmReader
 from transferqueue.net.server import Reply
 from transferqueue.replication.changes import FullCopy, Kind
 from transferqueue.replication.mirror import Mirror, Taken
+from transferqueue.replication.mirror_space import MirrorSpace
 from transferqueue.shard.backend_choice import BackendChoice
 from transferqueue.shard.store import Store
 from transferqueue.wire import ops
@@ -35,6 +36,7 @@ class Kept:
 
     generation: str
     mirror: Mirror
+    space: MirrorSpace
     epoch: int
     """Its leases are numbered from."""
     memory: ShmReader | None
@@ -57,6 +59,7 @@ class Keeper:
         self._next_epoch = FIRST_EPOCH + ((epoch & 0x3FFF) << 16)
         self.kept: dict[int, Kept] = {}
         """By slot."""
+        self._spaces: list[MirrorSpace] = []
         self._newest: dict[int, int] = {}
         """Of each slot, the number of the newest process that has been heard of: what an earlier
         one had asked for may come after it was killed."""
@@ -66,6 +69,11 @@ class Keeper:
         """The mirror of a slot, if whatever its home acknowledged is in it."""
         kept = self.kept.get(slot)
         return kept if kept is not None and kept.mirror.is_complete else None
+
+    @property
+    def used_bytes(self) -> int:
+        """Of this shard's memory that mirrors take, also dropped ones that somebody reads."""
+        return sum(space.used_bytes for space in self._spaces)
 
     def by_epoch(self, epoch: int) -> Kept | None:
         """The mirror whose leases have this number."""
@@ -88,6 +96,9 @@ class Keeper:
         if is_next:
             is_made = self._take(slot, kept, Kind(kind), request)
         said = {"generation": generation, "received": kept.num_received, "is_made": is_made}
+        if not is_made:
+            capacity = self._backend.capacity_bytes
+            said |= {"free": capacity - self._backend.used_bytes, "capacity": capacity}
         return Reply(body=said)
 
     def _begin(self, slot: int, generation: str, body: Mapping[str, Any]) -> Reply:
@@ -105,17 +116,17 @@ class Keeper:
 
     def _new(self, slot: int, generation: str, body: Mapping[str, Any]) -> Kept:
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        store = Store(slot=slot, space=self._backend)
-        store.begin(
-            epoch, self._backend, BackendChoice(self._backend.names, default=self._backend.default)
-        )
+        space = MirrorSpace(self._backend)
+        self._spaces = [*(one for one in self._spaces if one.used_bytes), space]
+        store = Store(slot=slot, space=space)
+        store.begin(epoch, space, BackendChoice(self._backend.names, default=self._backend.default))
         arena = body["arena"]
         memory = None
         if arena is not None and body["boot_id"] == boot_id():
             address = ArenaAddress.from_plain(dict(arena))
             memory = ShmReader(address) if address.is_here() else None
-        mirror = Mirror(store, self._backend)
-        return Kept(generation=generation, mirror=mirror, epoch=epoch, memory=memory)
+        mirror = Mirror(store, self._backend, space)
+        return Kept(generation=generation, mirror=mirror, space=space, epoch=epoch, memory=memory)
 
     def _take(self, slot: int, kept: Kept, kind: Kind, request: Request) -> bool:
         kept.num_received += 1

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.replication.changes import Key
+    from transferqueue.shard.space import Space
     from transferqueue.shard.store import Reservation, Store
     from transferqueue.wire.format import Buffer
 
@@ -58,7 +59,8 @@ class Mirror:
     ``is_complete``: whatever the home acknowledges is in here.
     """
 
-    def __init__(self, store: Store, backend: SeveralBackends) -> None:
+    def __init__(self, store: Store, backend: SeveralBackends, space: Space) -> None:
+        """``space``: that the store has, of the backend."""
         self.store = store
         self.is_complete = False
         self.answers: OrderedDict[Key, list[Any]] = OrderedDict()
@@ -66,6 +68,7 @@ class Mirror:
         self.tagged: deque[Committed] = deque()
         """Puts of whose tags the coordinator may not have heard."""
         self._backend = backend
+        self._space = space
         self._numbers = itertools.count(1)
         self._open: _OpenPut | None = None
         self._kinds: dict[Kind, Callable[[Taken], bool]] = {
@@ -142,7 +145,7 @@ class Mirror:
         if plan.uids is not None and not self.store.has_all(plan.partition, plan.uids):
             # Some were cleared before its commit: it is not made at home either.
             return _OpenPut(plan=plan, reservation=None, has_room=True)
-        addresses = self._backend.reserve([column.nbytes for column in plan.columns])
+        addresses = self._space.reserve([column.nbytes for column in plan.columns])
         if addresses is None:
             return _OpenPut(plan=plan, reservation=None, has_room=False)
         # Not `Store.reserve`: which cells may be written was decided at home.

@@ -39,15 +39,20 @@ class ShardPart:
         answers: Mapping[Key, list[Any]],
         unsent: Callable[[], Sequence[Committed]],
         num_unsent: Callable[[], int],
+        budget_bytes: int,
         on_free: Callable[[], None],
     ) -> None:
+        self._on_free = on_free
+        self._has_freed = False
         self.copies = TwoCopies(
             store,
             guard=guard.slot,
+            limit_bytes=budget_bytes // 2,
+            own_bytes=lambda: backend.used_bytes - self._keeper.used_bytes,
             answers=lambda: answers,
             tagged=unsent,
             send=lambda: self._link.send(),
-            on_free=on_free,
+            on_free=self._note_free,
             lost_sight=lambda: self._link.lost_sight(),
         )
         self._stream = server.open_stream(guard.endpoint, keys)
@@ -79,6 +84,14 @@ class ShardPart:
     def tick(self, now_s: float) -> None:
         self._link.tick(now_s)
         self._gets.tick(now_s)
+        if self._has_freed:
+            self._has_freed = False
+            self._on_free()
+
+    def _note_free(self) -> None:
+        """A change was made, perhaps on the occasion of a put that had waited: others are let in
+        after it, by `tick`, which is called before the loop waits."""
+        self._has_freed = True
 
     def next_s(self) -> float:
         """When `tick` is due."""

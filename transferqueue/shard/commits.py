@@ -135,7 +135,10 @@ class Commits:
         self._give_up(commit.reservation.put_id)
         waited_s = now_s - commit.request.received_s
         nbytes = commit.reservation.plan.nbytes
-        self._server.refuse(commit.request, StorageFull(nbytes, 0, 0, waited_s, self._copies.guard))
+        free, capacity = self._copies.guard_free_bytes, self._copies.guard_bytes
+        self._server.refuse(
+            commit.request, StorageFull(nbytes, free, capacity, waited_s, self._copies.guard)
+        )
 
     def cancel(self, key: tuple[bytes, int]) -> NewRows | None:
         """The client of a request gave up. Returns the samples that it has made."""

@@ -224,6 +224,8 @@ class Puts:
         members = self._backend.members
         if any(nbytes > members[at].budget_bytes for at, nbytes in put.needs.items()):
             raise self._full(put, 0.0)
+        if self._copies.limit_bytes is not None and plan.nbytes > self._copies.limit_bytes:
+            raise self._full(put, 0.0)
         if self.admission.concerns(plan):
             self.admission.ask(put, request.received_s)
         else:
@@ -261,6 +263,9 @@ class Puts:
             if writer is not None and writer.get("arena", self._arena) != self._arena:
                 raise ArenaReplaced(self._budget.slot)
             key = put.request.peer_name if writer is None else self._peers.key_of(writer)
+            left = self._copies.left_bytes()
+            if left is not None and put.plan.nbytes > left:
+                return (self._backend.default,)
             reservation = self._store.reserve(put.plan, key)
             if reservation is None:
                 return self._backend.refused
@@ -339,6 +344,9 @@ class Puts:
 
     def _full(self, put: WaitingPut, waited_s: float) -> StorageFull:
         """Of the backend that has least room for what the put brings there."""
+        limit, left = self._copies.limit_bytes, self._copies.left_bytes()
+        if limit is not None and left is not None:
+            return StorageFull(put.plan.nbytes, left, limit, waited_s, self._budget.slot)
         members = self._backend.members
         free = {at: members[at].budget_bytes - members[at].backend.used_bytes for at in put.needs}
         worst = min(put.needs, key=lambda at: free[at] - put.needs[at])

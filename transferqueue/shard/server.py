@@ -136,6 +136,7 @@ class ShardServer:
                 answers=self._journal.answers,
                 unsent=self._uplink.unsent,
                 num_unsent=lambda: self._uplink.num_unsent,
+                budget_bytes=budget_bytes,
                 on_free=lambda: self._puts.admit(),
             )
         self._copies: Copies = OneCopy() if self._second is None else self._second.copies
