@@ -76,7 +76,7 @@ def maker_of(options: dict[str, Any]) -> Maker:
 def test_contract(check: Check, master: Master, client: SharedClient) -> None:
     if check.__name__ in IN_ITS_OWN_PROCESS:
         program = (
-            "from tests.backends.test_mooncake import maker_of\n"
+            "from tests.backends.mooncake_cases import maker_of\n"
             f"from transferqueue.testing.backend_faults import {check.__name__} as check\n"
             f"check(maker_of({master.options!r}))\n"
         )
