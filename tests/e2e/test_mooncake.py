@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +20,7 @@ from transferqueue import errors
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 
 
@@ -102,3 +107,26 @@ def test_a_service_without_its_store_does_not_start(master: Master) -> None:
     with pytest.raises(errors.ConfigError, match="start it with: mooncake_master --rpc_port="):
         tq.serve(backend="mooncake", backend_options=master.options, budget_bytes=16 * MIB)
     assert time.monotonic() - began_s < 10
+
+
+@pytest.mark.slow
+def test_the_example_runs_on_it(master: Master, tmp_path: Path) -> None:
+    options = ["--task", "spelling", "--batch-rows", "64", "--steps", "3", "--host", "processes"]
+    with tq.serve(
+        shards=2, backend="mooncake", backend_options=master.options, budget_bytes=32 * MIB
+    ) as service:
+        run = [sys.executable, "-m", "examples.async_ppo", "--plain", "--out", str(tmp_path)]
+        done = subprocess.run(
+            [*run, "--service", service.address, *options],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        with tq.connect(service.address) as client:
+            shards = client.status()["shards"]
+    assert [shard["backend"]["master"] for shard in shards] == [master.options["master"]] * 2
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert all(line["rows"] == 64 and line["staleness_max"] <= 2 for line in lines)

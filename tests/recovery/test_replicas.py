@@ -63,8 +63,13 @@ def lose(service: tq.Service, client: tq.Client, *slots: int) -> None:
 
 
 def is_complete(client: tq.Client) -> bool:
-    """Whether every row has two copies."""
-    return all(shard["copies"]["is_complete"] for shard in client.status()["shards"])
+    """Whether every row has two copies, as both say: a home may not have heard yet that its guard
+    has ended."""
+    copies = {shard["slot"]: shard["copies"] for shard in client.status()["shards"]}
+    kept = {
+        mirror["slot"]: mirror["is_complete"] for each in copies.values() for mirror in each["kept"]
+    }
+    return all(each["is_complete"] and kept.get(slot) for slot, each in copies.items())
 
 
 def wait_for_both(client: tq.Client) -> None:

@@ -20,7 +20,7 @@ from transferqueue.wire.chunks import Runs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from transferqueue.client.device_columns import LentRanges
+    from transferqueue.client.device_copies import LentRanges
     from transferqueue.client.placement import Rows
     from transferqueue.fields import FieldSpec
     from transferqueue.wire.get import GotColumn

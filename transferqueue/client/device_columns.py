@@ -16,7 +16,7 @@ from transferqueue.client.assembly import (
     join_present,
     present_rows,
 )
-from transferqueue.client.device_access import DeviceAccess
+from transferqueue.client.device_copies import Copy, Source
 from transferqueue.errors import Malformed
 
 if TYPE_CHECKING:
@@ -31,40 +31,9 @@ if TYPE_CHECKING:
 MAX_COPIES = 1024
 """Of one column. A copy costs some 5 µs of calls; more pieces are put in order by the shards."""
 
-Source = DeviceAccess | np.ndarray
-"""Device memory of a shard, or uint8[bytes] of the host."""
-
 
 class TooScattered(Exception):
     """The rows lie in too many pieces to be copied one by one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    """Some bytes of a source to some place of the target."""
-
-    source: int
-    start: int
-    target: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LentRanges:
-    """Where the cells of a part lie in a shard's device memory, in order."""
-
-    access: DeviceAccess
-    starts: np.ndarray  # int64[ranges]
-    sizes: np.ndarray  # int64[ranges]
-
-    def row_starts(self, row_sizes: np.ndarray) -> np.ndarray:
-        """Where each row begins. Ranges hold whole rows. int64[rows]."""
-        within = np.cumsum(row_sizes) - row_sizes
-        ends = np.cumsum(self.sizes)
-        if int(row_sizes.sum()) != (int(ends[-1]) if len(ends) else 0):
-            raise Malformed("the ranges of a column are not as long as its rows")
-        at = np.searchsorted(ends, within, "right").clip(max=max(0, len(ends) - 1))
-        return np.asarray(self.starts[at] + within - (ends - self.sizes)[at])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from transferqueue.client.device_columns import Copy, Source
+    from transferqueue.client.device_copies import Copy, Source
     from transferqueue.client.session import ShardAddress
     from transferqueue.devices.base import Device, DeviceBlock
 

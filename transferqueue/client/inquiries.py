@@ -11,11 +11,12 @@ import numpy as np
 from transferqueue.client.links import links_of
 from transferqueue.client.placement import split_by_home
 from transferqueue.coordinator.cell_report import ROW_STATES, TASK_STATES
-from transferqueue.errors import InvalidInput
+from transferqueue.errors import InvalidInput, ServiceUnreachable
 from transferqueue.fields import FieldSpec
 from transferqueue.net.calls import Call
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+from transferqueue.wire.format import Message
 from transferqueue.wire.tags import read_tags
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from transferqueue.client.device_side import DeviceSides
     from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
-    from transferqueue.wire.format import Message
+
+STORED_S = 2.0
+"""How long a shard has to say in which backends its bytes are. The report of who holds the memory
+comes from the coordinator, and does not wait for a shard that is away."""
 
 
 class Inquiries:
@@ -78,8 +82,12 @@ class Inquiries:
         slots = sorted(self._session.slots)
         calls = [Call(endpoint=self._endpoint(slot), op=ops.STORED, body=body) for slot in slots]
         held: dict[str, Any] = answer.body["held"]
-        for shard in await self._caller.shards(calls, timeout_s=timeout_s):
-            _add_stored(held, shard.body["stored"])
+        limit_s = min(timeout_s, STORED_S)
+        for shard in await self._caller.outcomes(calls, timeout_s=limit_s, parks=False):
+            if isinstance(shard, Message):
+                _add_stored(held, shard.body["stored"])
+            elif not isinstance(shard, ServiceUnreachable):
+                raise shard
         return held
 
     # -- picture --------------------------------------------------------------------------------

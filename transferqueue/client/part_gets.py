@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.client.assembly import GotPart
-from transferqueue.client.device_columns import LentRanges
+from transferqueue.client.device_copies import LentRanges
 from transferqueue.client.lease_returns import release
 from transferqueue.errors import TransferExpired
 from transferqueue.net.calls import Call, Flow

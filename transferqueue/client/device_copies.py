@@ -1,0 +1,41 @@
+"""Bytes in the device memory of shards, and which of them go where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from transferqueue.client.device_access import DeviceAccess
+from transferqueue.errors import Malformed
+
+Source = DeviceAccess | np.ndarray
+"""Device memory of a shard, or uint8[bytes] of the host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """Some bytes of a source to some place of the target."""
+
+    source: int
+    start: int
+    target: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LentRanges:
+    """Where the cells of a part lie in a shard's device memory, in order."""
+
+    access: DeviceAccess
+    starts: np.ndarray  # int64[ranges]
+    sizes: np.ndarray  # int64[ranges]
+
+    def row_starts(self, row_sizes: np.ndarray) -> np.ndarray:
+        """Where each row begins. Ranges hold whole rows. int64[rows]."""
+        within = np.cumsum(row_sizes) - row_sizes
+        ends = np.cumsum(self.sizes)
+        if int(row_sizes.sum()) != (int(ends[-1]) if len(ends) else 0):
+            raise Malformed("the ranges of a column are not as long as its rows")
+        at = np.searchsorted(ends, within, "right").clip(max=max(0, len(ends) - 1))
+        return np.asarray(self.starts[at] + within - (ends - self.sizes)[at])
