@@ -226,7 +226,7 @@ def extend(stage: Stage) -> tuple[Callable[[], object], Callable[[object], None]
 
     def check(lease_s: object) -> None:
         assert isinstance(lease_s, float)
-        assert 90 < lease_s <= 100
+        assert 90 < lease_s <= 100 + 1e-6  # a difference of two clock readings
         with pytest.raises(NotReady):
             stage.beside.claim(task="t", partition=name, fields=["x"], n=6, timeout_s=0)
 
