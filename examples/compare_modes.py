@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from controller.step_report import StepReport
 
-NUM_ROLLOUTS = 2
 TRAINERS = ("actor", "critic")
 
 RECIPE = Recipe(
@@ -66,6 +65,7 @@ class Options:
     modes: tuple[Mode, ...]
     token_s: float
     max_staleness: int
+    rollouts: int
     host: str
     out: Path
 
@@ -79,6 +79,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--modes", nargs="+", choices=every, default=every)
     add("--token-s", type=float, default=0.06, help="seconds a column of tokens (default: 0.06)")
     add("--max-staleness", type=int, default=4, help="of fully_async (default: 4)")
+    add("--rollouts", type=int, default=3, help="processes that generate (default: 3)")
     add("--host", choices=["processes", "ray"], default="processes")
     add("--out", type=Path, default=Path("runs") / "modes")
     given = parser.parse_args(arguments)
@@ -88,6 +89,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         modes=tuple(Mode(mode) for mode in given.modes),
         token_s=given.token_s,
         max_staleness=given.max_staleness,
+        rollouts=given.rollouts,
         host=given.host,
         out=given.out,
     )
@@ -102,7 +104,7 @@ def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> Mod
         updates_ahead=1.5,
         evaluate_every=2,
     )
-    factories = role_factories(recipe, weights, num_rollouts=NUM_ROLLOUTS)
+    factories = role_factories(recipe, weights, num_rollouts=options.rollouts)
     reports: list[StepReport] = []
     points: list[Point] = []
     with (

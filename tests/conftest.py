@@ -17,6 +17,7 @@ import pytest
 import zmq
 
 from transferqueue.backends.arena_owner import LockRecord
+from workers.forking import ensure_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,10 +42,10 @@ def _open_files() -> Counter[str]:
     return targets
 
 
-def _arena_files() -> Counter[str]:
+def _arena_files(family: set[int]) -> Counter[str]:
     """Arena files that no live shard owns. Those of other services on this machine come and go,
-    and some are between a shard that was killed and its successor."""
-    family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    and some are between a shard that was killed and its successor. ``family``: this process and
+    those that it has started."""
     return Counter(
         str(path)
         for path in Path("/dev/shm").glob("transferqueue-*")
@@ -77,11 +78,12 @@ def _is_owned(lock: Path) -> bool:
 
 
 def _held() -> dict[str, Counter[str]]:
+    children = [child.pid for child in psutil.Process().children(recursive=True)]
     return {
         "thread": Counter(thread.name for thread in threading.enumerate()),
-        "process": Counter(str(child.pid) for child in psutil.Process().children(recursive=True)),
+        "process": Counter(map(str, children)),
         "file descriptor": _open_files(),
-        "arena file": _arena_files(),
+        "arena file": _arena_files({os.getpid(), *children}),
     }
 
 
@@ -102,6 +104,12 @@ def _pyzmq_collector() -> None:
         two.connect("inproc://first")
         one.send(bytes(1 << 20), copy=False)
         two.recv()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server() -> None:
+    """The process that ranks are forked from, and what it keeps open here, live as long as this."""
+    ensure_server()
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@
     │   ├── ArenaTooSmall               the arena's directory cannot hold the budget
     │   ├── PackageMissing              a part needs a package that is not installed
     │   ├── NoKey                       a TCP service, and no client key for it
+    │   ├── CannotListen                an address that this host does not have, or that is taken
     │   ├── DeviceMissing               no such GPU in this process
     │   ├── DeviceFull                  a GPU has not as much memory free
     │   ├── RungRefused                 a way for bytes that was required cannot be had
@@ -180,6 +181,20 @@ class NoKey(ConfigError):
             f"no key for {self.args[0]}: a TCP service answers only to its client key. Pass keys= "
             f"(--key-file), or copy the service's client.key here and set "
             f"$TRANSFERQUEUE_KEY_FILE to it"
+        )
+
+
+class CannotListen(ConfigError):
+    """A server cannot listen where it was told to. ``why``: as the system says it."""
+
+    def __init__(self, endpoint: str, why: str) -> None:
+        super().__init__(endpoint, why)
+
+    def __str__(self) -> str:
+        endpoint, why = self.args
+        return (
+            f"cannot listen at {endpoint}: {why}. host= takes an address of this host "
+            f"(`ip -brief address` lists them); `ss -lntp` lists the ports that are taken."
         )
 
 

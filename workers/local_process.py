@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import multiprocessing
 import os
 import signal
-import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.errors import TransferQueueError
 from workers import process_wire
 from workers.errors import WorkerDied
+from workers.forking import start_child
 from workers.host import HostCall, HostSetup, WorkerHost, wrapping
 from workers.local_thread import CoroutineThread
 
@@ -32,13 +31,7 @@ class ProcessRank:
 
     def __init__(self, setup: HostSetup) -> None:
         self._rank = setup.rank
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=serve, args=(theirs, list(sys.path)), name=f"worker-{setup.rank}", daemon=True
-        )
-        self._process.start()
-        theirs.close()
+        self._process, self._pipe = start_child(serve, f"worker-{setup.rank}")
         self._numbers = itertools.count(1)
         self._waiting: dict[int, tuple[str, Future[Any]]] = {}
         self._lock = threading.Lock()
@@ -146,9 +139,8 @@ def _how_it_ended(pid: int | None, exit_code: int | None) -> str:
     return f"process {pid} ended with exit status {exit_code}"
 
 
-def serve(pipe: Connection, path: list[str]) -> None:
+def serve(pipe: Connection) -> None:
     """The program of the child: run what comes, until the parent says so or is gone."""
-    sys.path[:] = path
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
     _Child(pipe).serve()
 

@@ -51,8 +51,13 @@ def updates(run: subprocess.Popen[str]) -> Iterator[int]:
 
 
 def role_pids(driver_pid: int) -> list[int]:
-    children = psutil.Process(driver_pid).children()
-    return [c.pid for c in children if any("spawn_main" in part for part in c.cmdline())]
+    """Of the children of the server that they are forked from."""
+    (server,) = [c for c in psutil.Process(driver_pid).children() if _is_fork_server(c)]
+    return [child.pid for child in server.children()]
+
+
+def _is_fork_server(process: psutil.Process) -> bool:
+    return any("multiprocessing.forkserver" in part for part in process.cmdline())
 
 
 def test_whoever_is_killed_in_a_running_example_it_goes_on(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from tests.waiting import wait_until
-from transferqueue.errors import InvalidInput, RowsGone, ServiceUnreachable
+from transferqueue.errors import CannotListen, InvalidInput, RowsGone, ServiceUnreachable
 from transferqueue.net import calls, pending
 from transferqueue.net.async_channel import AsyncChannel
 from transferqueue.net.calls import Call, raise_first
@@ -366,3 +366,26 @@ def test_many_clients_at_once_are_all_served(ipc: str) -> None:
             assert dealer.poll(10_000)
             assert decode_message(dealer.recv_multipart()).request_id == i + 1
             dealer.close(linger=0)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "why"),
+    [
+        ("tcp://203.0.113.5:0", "Cannot assign requested address"),
+        ("tcp://nowhere.invalid:0", "host="),
+        ("ipc:///no/such/folder/socket", "No such file or directory"),
+    ],
+)
+def test_where_it_cannot_listen_is_said(endpoint: str, why: str) -> None:
+    keys = ServiceKeys.generate()
+    with pytest.raises(CannotListen, match=why) as caught:
+        Server(endpoints=[endpoint], keys=keys, handlers={}, mutating=frozenset(), on_cancel=print)
+    assert caught.value.args[0] == endpoint
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    keys = ServiceKeys.generate()
+    with running(["tcp://127.0.0.1:0"], keys) as counter:
+        (taken,) = counter.server.endpoints
+        with pytest.raises(CannotListen, match="Address already in use"):
+            Counter([taken], ServiceKeys.generate())

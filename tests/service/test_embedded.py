@@ -99,6 +99,7 @@ def test_a_directory_of_another_place_is_used(tmp_path: Path) -> None:
         ({"budget_bytes": 5}, "budget_bytes"),
         ({"host": "0.0.0.0"}, "every interface"),
         ({"backend": "shmm"}, "did you mean 'shm'"),
+        ({"host": "203.0.113.5"}, "cannot listen at tcp://203.0.113.5"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_and_leave_nothing(

@@ -15,6 +15,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from tests.view.lazy_fakes import FakeClient, example_columns, frozen, objects
+from transferqueue.view.lazy_dict import UnmadeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -274,3 +275,25 @@ def test_arrays_are_set_popped_and_merged_as_in_any_dict(view: LazyDataProto) ->
     assert view.local_fields == ["new", "more"]
     arrays.clear()
     assert not arrays
+
+
+def test_what_moves_no_bytes_makes_no_tensordict_either(
+    view: LazyDataProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[UnmadeBatch] = []
+    make = UnmadeBatch.made
+
+    def counted(batch: UnmadeBatch) -> TensorDict:
+        made.append(batch)
+        return make(batch)
+
+    monkeypatch.setattr(UnmadeBatch, "made", counted)
+    parts = [part.select(["ids", "mask"]).repeat(2) for part in view.chunk(2)]
+    joined = type(view).concat(parts).union(type(view).concat([p.select(["ids"]) for p in parts]))
+    joined.rename("mask", "filter")
+    joined.prefetch()
+    assert len(joined) == len(joined.handle) == 12
+    assert not made
+    assert joined.batch is joined.batch
+    assert len(made) == 1
+    assert set(joined.batch.keys()) == {"ids", "filter"}

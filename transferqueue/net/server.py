@@ -25,6 +25,7 @@ from transferqueue.net.latencies import Latencies
 from transferqueue.net.peer_names import peer_name
 from transferqueue.net.replies import AnswerLog
 from transferqueue.net.sockets import (
+    bind_to,
     common_options,
     milliseconds,
     receive_with_key,
@@ -146,10 +147,14 @@ class Server:
         self._key_check: KeyCheck | None = None
         self._access = Access(keys.grants if keys else {})
         self._router = self._make_router()
-        self.endpoints = self._bind(endpoints, keys)
         self._pipe_read, self._pipe_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._pipe_lock = threading.RLock()
         self._stopping = False
+        try:
+            self.endpoints = self._bind(endpoints, keys)
+        except BaseException:
+            self.close()
+            raise
         self.watch(self._pipe_read, self._hear_self)
         self.watch(self._router, self._serve_burst)
 
@@ -172,10 +177,7 @@ class Server:
                 self._key_check = KeyCheck(self._context, keys)
                 self.watch(self._key_check.socket, self._key_check.answer)
                 keys.apply(self._router)
-            self._router.bind(endpoint)
-            last = self._router.getsockopt(zmq.LAST_ENDPOINT)
-            assert isinstance(last, bytes)
-            bound.append(last.decode().rstrip("\0"))
+            bound.append(bind_to(self._router, endpoint))
         return bound
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from transferqueue.errors import WireError
+from transferqueue.errors import CannotListen, WireError
 from transferqueue.wire.format import Buffer, Message, decode_message, encode_message
 
 if TYPE_CHECKING:
@@ -39,6 +39,17 @@ def new_context() -> zmq.Context[zmq.Socket[bytes]]:
     """A context whose encryption is not bound to one core where there are many: each connection
     belongs to one I/O thread, and CURVE moves about 1 GB/s a thread."""
     return zmq.Context(max(1, min(4, len(os.sched_getaffinity(0)) // 4)))
+
+
+def bind_to(sock: zmq.Socket[bytes], endpoint: str) -> str:
+    """Have a socket listen; returns where, with the port that it was given. `CannotListen`."""
+    try:
+        sock.bind(endpoint)
+    except zmq.ZMQError as error:
+        raise CannotListen(endpoint, error.strerror) from error
+    last = sock.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(last, bytes)
+    return last.decode().rstrip("\0")
 
 
 def common_options(socket: zmq.Socket[bytes]) -> None:

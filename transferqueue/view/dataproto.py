@@ -264,7 +264,7 @@ class DataProto(EagerColumns):
         if len(self) % parts and not self.is_padding_enabled():
             hint = "pad_dataproto_to_divisor() first, or set DataProtoConfig.auto_padding = True"
             raise NotDivisible("chunk", len(self), parts, hint)
-        as_torch = rows.ceil_bounds(len(self), parts) if self.batch is not None else None
+        as_torch = rows.ceil_bounds(len(self), parts) if self._has_batch else None
         return self._cut(as_torch or rows.even_bounds(len(self), parts))
 
     def split(self, split_size: int) -> list[Self]:
@@ -386,7 +386,7 @@ class DataProto(EagerColumns):
 
     def _has_rows(self) -> bool:
         """Whether there is anything that says how many rows there are."""
-        return self.batch is not None or bool(self._array_names())
+        return self._has_batch or bool(self._array_names())
 
     def _known(
         self, tensors: Keys, arrays: Keys, meta: Keys, *, once: bool = False

@@ -46,6 +46,10 @@ class EagerColumns:
 
     # ---- reading
 
+    @property
+    def _has_batch(self) -> bool:
+        return self.batch is not None
+
     def _tensor_names(self) -> list[str]:
         return [] if self.batch is None else list(self.batch.keys())
 

@@ -20,7 +20,13 @@ from transferqueue.view.eager import EagerColumns
 from transferqueue.view.item import DataProtoItem
 from transferqueue.view.lazy_column import LazyColumn, Regroup, RowMemo
 from transferqueue.view.lazy_description import describe_columns, held_bytes
-from transferqueue.view.lazy_dict import LazyDict, columns_of_batch, columns_of_dict, lazy_batch
+from transferqueue.view.lazy_dict import (
+    LazyDict,
+    UnmadeBatch,
+    columns_of_batch,
+    columns_of_dict,
+    lazy_batch,
+)
 from transferqueue.view.lazy_fetch import fetch_now
 from transferqueue.view.lazy_ledger import FetchLedger
 from transferqueue.view.lazy_sources import RowOf
@@ -44,6 +50,19 @@ class LazyColumns(EagerColumns):
     """What the rows stand for: the samples of the handle, and of what was united with it. Empty
     where rows are no samples."""
     _ledger: FetchLedger
+    _batch: Any
+    """``batch`` as it is kept: ``None``, a TensorDict, or an `UnmadeBatch`."""
+
+    @property
+    def batch(self) -> Any:
+        """The tensor columns, or ``None``. Made at the first touch."""
+        if isinstance(self._batch, UnmadeBatch):
+            self._batch = self._batch.made()
+        return self._batch
+
+    @batch.setter
+    def batch(self, batch: Any) -> None:
+        self._batch = batch
 
     @classmethod
     def _made(
@@ -59,7 +78,7 @@ class LazyColumns(EagerColumns):
     ) -> Self:
         made = object.__new__(cls)
         made._samples, made._ledger, made.meta_info = samples, ledger, meta_info
-        made.batch = None if tensors is None else lazy_batch(tensors, [num_rows], device, ledger)
+        made._batch = None if tensors is None else lazy_batch(tensors, [num_rows], device, ledger)
         made.non_tensor_batch = LazyDict(arrays, ledger)
         return made
 
@@ -68,7 +87,7 @@ class LazyColumns(EagerColumns):
     ) -> Self:
         """Other columns or rows of this batch."""
         return self._made(
-            None if self.batch is None else tensors,
+            None if self._batch is None else tensors,
             arrays,
             dict(self.meta_info),
             num_rows=num_rows,
@@ -79,16 +98,18 @@ class LazyColumns(EagerColumns):
 
     def __len__(self) -> int:
         """Without any column the number of samples, where an eager batch says 0."""
-        if self.batch is not None:
-            return int(self.batch.batch_size[0])
+        if self._batch is not None:
+            return int(self._batch.batch_size[0])
         counts = (column.num_rows for column in self._array_columns().values())
         return next(counts, len(self._samples[0]) if self._samples else 0)
 
     def check_consistency(self) -> None:
         """As of an eager batch. What is stored is as long as its samples."""
-        tensors, arrays = self.batch, self._array_columns()
+        tensors, arrays = self._batch, self._array_columns()
         if isinstance(getattr(tensors, "_tensordict", None), LazyDict):
             tensors = TensorDict({}, batch_size=tensors.batch_size)
+        elif isinstance(tensors, UnmadeBatch):
+            tensors = TensorDict({}, batch_size=list(tensors.batch_size))
         check_consistent(tensors, {name: one.value for name, one in arrays.items() if one.is_here})
         for name, column in arrays.items():
             if not column.is_here and column.num_rows != len(self):
@@ -101,10 +122,17 @@ class LazyColumns(EagerColumns):
 
     @property
     def _device(self) -> torch.device | None:
-        return None if self.batch is None else self.batch.device
+        return None if self._batch is None else self._batch.device
+
+    @property
+    def _has_batch(self) -> bool:
+        return self._batch is not None
+
+    def _tensor_names(self) -> list[str]:
+        return list(self._tensor_columns())
 
     def _tensor_columns(self) -> dict[str, LazyColumn]:
-        return columns_of_batch(self.batch)
+        return columns_of_batch(self._batch)
 
     def _array_columns(self) -> dict[str, LazyColumn]:
         return columns_of_dict(self.non_tensor_batch)
@@ -118,12 +146,16 @@ class LazyColumns(EagerColumns):
     def _open(self) -> tuple[LazyDict, LazyDict]:
         """The containers of tensors and of arrays, to be changed without touching a column: what
         the caller assigned is wrapped, a locked batch is replaced."""
-        batch = self.batch
-        tensors: Any = getattr(batch, "_tensordict", None)
-        if batch is not None and (batch.is_locked or not isinstance(tensors, LazyDict)):
-            columns = self._tensor_columns()
-            self.batch = lazy_batch(columns, batch.batch_size, batch.device, self._ledger)
-            tensors = self.batch._tensordict
+        batch = self._batch
+        tensors: Any = None
+        if isinstance(batch, UnmadeBatch):
+            tensors = batch.columns
+        elif batch is not None:
+            tensors = batch._tensordict
+            if batch.is_locked or not isinstance(tensors, LazyDict):
+                columns = self._tensor_columns()
+                self._batch = lazy_batch(columns, batch.batch_size, batch.device, self._ledger)
+                tensors = self._batch.columns
         arrays: Any = self.non_tensor_batch
         if not isinstance(arrays, LazyDict):
             arrays = self.non_tensor_batch = LazyDict(self._array_columns(), self._ledger)
@@ -143,7 +175,7 @@ class LazyColumns(EagerColumns):
         return held_bytes(self._tensor_columns()), held_bytes(self._array_columns())
 
     def _check_same_tensor(self, other: EagerColumns, name: str) -> None:
-        theirs = columns_of_batch(other.batch)[name]
+        theirs = columns_of_batch(_kept_batch(other))[name]
         self._check_same(name, self._tensor_columns()[name], theirs)
 
     def _check_same_array(self, other: EagerColumns, name: str) -> None:
@@ -164,7 +196,7 @@ class LazyColumns(EagerColumns):
         arrays = self._array_columns()
         assigned = {name: one.value for name, one in arrays.items() if one.source is None}
         if assigned:
-            check_arrays(assigned, None if self.batch is None else len(self))
+            check_arrays(assigned, None if self._batch is None else len(self))
 
     def _take(self, rows: RowSlice | RowIndex) -> Self:
         self._check_assigned()
@@ -194,8 +226,9 @@ class LazyColumns(EagerColumns):
             return {name: LazyColumn(RowOf(column, number)) for name, column in columns.items()}
 
         batch = None
-        if self.batch is not None:
-            batch = lazy_batch(row(self._tensor_columns()), [], self._device, self._ledger)
+        if self._batch is not None:
+            kept = lazy_batch(row(self._tensor_columns()), [], self._device, self._ledger)
+            batch = kept.made()
         arrays = LazyDict(row(self._array_columns()), self._ledger)
         return DataProtoItem(batch, arrays, dict(self.meta_info))
 
@@ -209,12 +242,13 @@ class LazyColumns(EagerColumns):
                 part.check_consistency()
         sizes = [len(part) for part in parts]
         join = lazy_rows.Join(sizes)
-        tensors = join.columns([columns_of_batch(part.batch) for part in parts])
+        batches = [_kept_batch(part) for part in parts]
+        tensors = join.columns([columns_of_batch(batch) for batch in batches])
         arrays = join.columns([columns_of_dict(part.non_tensor_batch) for part in parts])
-        devices = {part.batch.device for part in parts if part.batch is not None}
+        devices = {batch.device for batch in batches if batch is not None}
         ledgers = [part._ledger for part in parts if isinstance(part, LazyColumns)]
         return cls._made(
-            None if all(part.batch is None for part in parts) else tensors,
+            None if all(batch is None for batch in batches) else tensors,
             arrays,
             meta_info,
             num_rows=sum(sizes),
@@ -224,7 +258,7 @@ class LazyColumns(EagerColumns):
         )
 
     def _assign(self, other: EagerColumns) -> None:
-        super()._assign(other)
+        self._batch, self.non_tensor_batch = _kept_batch(other), other.non_tensor_batch
         self._samples = other._samples if isinstance(other, LazyColumns) else ()
 
     # ---- other columns
@@ -257,13 +291,12 @@ class LazyColumns(EagerColumns):
                 mine.put_column(name, column)
 
     def _adopt(self, other: EagerColumns, tensors: Sequence[str], arrays: Sequence[str]) -> None:
-        if self.batch is None and other.batch is not None:
-            self.batch = lazy_batch({}, other.batch.batch_size, None, self._ledger)
+        their_batch = _kept_batch(other)
+        if self._batch is None and their_batch is not None:
+            self._batch = lazy_batch({}, their_batch.batch_size, None, self._ledger)
         mine, my_arrays = self._open()
-        theirs, their_arrays = (
-            columns_of_batch(other.batch),
-            columns_of_dict(other.non_tensor_batch),
-        )
+        theirs = columns_of_batch(their_batch)
+        their_arrays = columns_of_dict(other.non_tensor_batch)
         device, regroup = self._device, Regroup()
         for name in tensors:
             column = theirs[name]
@@ -287,13 +320,13 @@ class LazyColumns(EagerColumns):
 
     def to(self, device: torch.device | str | int) -> Self:
         """Move the tensors that are here, in place, and the others as they come; returns self."""
-        if self.batch is not None:
+        if self._batch is not None:
             target = TensorDict({}, batch_size=[], device=device).device
             regroup = Regroup()
             columns = {
                 name: column.on(target, regroup) for name, column in self._tensor_columns().items()
             }
-            self.batch = lazy_batch(columns, self.batch.batch_size, target, self._ledger)
+            self._batch = lazy_batch(columns, self._batch.batch_size, target, self._ledger)
         return self
 
     # ---- copies and pickles
@@ -319,7 +352,7 @@ class LazyColumns(EagerColumns):
 
     def __getstate__(self) -> Any:
         """The samples, and of columns only those that are local or were edited."""
-        batch = self.batch
+        batch = self._batch
         return lazy_state.dump(
             lazy_state.ViewState(
                 tensors=self._tensor_columns(),
@@ -334,10 +367,15 @@ class LazyColumns(EagerColumns):
     def __setstate__(self, state: Any) -> None:
         view = lazy_state.load(state)
         ledger = self._ledger = FetchLedger()
-        self._samples, self.meta_info, self.batch = view.samples, view.meta_info, None
+        self._samples, self.meta_info, self._batch = view.samples, view.meta_info, None
         if view.batch_size is not None:
-            self.batch = lazy_batch(view.tensors, view.batch_size, view.device, ledger)
+            self._batch = lazy_batch(view.tensors, view.batch_size, view.device, ledger)
         self.non_tensor_batch = LazyDict(view.arrays, ledger)
+
+
+def _kept_batch(part: EagerColumns) -> Any:
+    """The ``batch`` of any batch. That of a view may not be made yet, and stays so."""
+    return part._batch if isinstance(part, LazyColumns) else part.batch
 
 
 def _joined_samples(parts: Sequence[Any], join: lazy_rows.Join) -> tuple[Samples, ...]:

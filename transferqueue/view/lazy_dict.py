@@ -159,22 +159,46 @@ def _touch(column: LazyColumn, ledger: FetchLedger) -> None:
             _touch(part, ledger)
 
 
+class UnmadeBatch:
+    """What a TensorDict of columns is made of, until somebody wants to have one.
+
+    Making it takes longer than everything else that a view is made of, and many views live without:
+    those between two operations on rows, and those of a method that reads ``non_tensor_batch``.
+    """
+
+    __slots__ = ("batch_size", "columns", "device")
+
+    def __init__(
+        self, columns: LazyDict, batch_size: Iterable[int], device: torch.device | None
+    ) -> None:
+        self.columns = columns
+        self.batch_size = tuple(batch_size)
+        self.device = device
+
+    def made(self) -> TensorDict:
+        """The TensorDict. Its columns need not be here."""
+        batch = TensorDict({}, batch_size=list(self.batch_size), device=self.device)
+        batch._tensordict = self.columns
+        return batch
+
+
 def lazy_batch(
     columns: Mapping[str, LazyColumn],
     batch_size: Iterable[int],
     device: torch.device | None,
     ledger: FetchLedger,
-) -> TensorDict:
-    """A TensorDict of columns that need not be here."""
-    batch = TensorDict({}, batch_size=list(batch_size), device=device)
-    batch._tensordict = LazyDict(columns, ledger)
-    return batch
+) -> UnmadeBatch:
+    """A TensorDict of columns that need not be here, to be made when it is wanted."""
+    return UnmadeBatch(LazyDict(columns, ledger), batch_size, device)
 
 
 def columns_of_batch(batch: Any) -> dict[str, LazyColumn]:
-    """The columns of any TensorDict, or of ``None``; those of an ordinary one are local."""
+    """The columns of any TensorDict, made or not, or of ``None``; those of an ordinary one are
+    local."""
     if batch is None:
         return {}
+    if isinstance(batch, UnmadeBatch):
+        return batch.columns.columns()
     return columns_of_dict(getattr(batch, "_tensordict", batch))
 
 
