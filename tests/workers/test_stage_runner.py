@@ -158,6 +158,7 @@ def test_samples_dropped_while_a_stage_works_are_counted_and_it_goes_on(
     role = Doubler()
     runner = StageRunner(role, client)
     doomed = client.put({"x": torch.arange(2)}, partition="drop")
+    client.wait(doomed)  # so that one claim has both rows
     answer = role.double
 
     @stage(reads=("x",), writes=("y",))
