@@ -6,7 +6,6 @@ changes is what a pickle of it holds: names instead of columns.
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import torch
 
 import transferqueue as tq
 from transferqueue.view.lazy_connection import close_process_clients
+from workers.forking import start_child
 from workers.roles.fields import declared_fields
 
 if TYPE_CHECKING:
@@ -86,11 +86,8 @@ class _Rank:
     """One process and the pipe to it."""
 
     def __init__(self, make_roles: RoleFactory, address: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, make_roles, address))
-        self._process.start()
-        theirs.close()
+        program = partial(_serve, make_roles=make_roles, address=address)
+        self._process, self.connection = start_child(program, "rank")
 
     def close(self) -> None:
         self.connection.close()
