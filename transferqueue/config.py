@@ -168,6 +168,10 @@ class ServiceConfig:
     """Others that every shard has beside it, by the names that ``create_partition(backend=...)``
     has for them: ``{"disk": {"budget_bytes": 64 << 30, "arena_dir": "/data"}}``, and ``backend``
     where the name is not that of an entry point, and ``options``."""
+    transports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Of the ``transferqueue.transports`` entry points, by name with their options: ways beside the
+    socket for the large bytes of clients that cannot map memory. Every shard opens its end of each;
+    a client takes the best that it has too."""
     spill_dir: str | None = None
     """Folder on a disk to which the coldest slabs go when memory fills up. Gets find them there."""
     spill_bytes: int | None = None
@@ -218,6 +222,7 @@ class ServiceConfig:
         self._check_read_keys()
         check_json("backend_options", self.backend_options)
         self._check_others()
+        self._check_transports()
         self.spill()
         if self.in_process and self.host is not None:
             raise ConfigError(
@@ -262,6 +267,15 @@ class ServiceConfig:
                 f"name and backend={self.backend!r}"
             )
 
+    def _check_transports(self) -> None:
+        for name, options in self.transports.items():
+            check_json(f"transports[{name!r}]", options)
+        if self.in_process and self.transports:
+            raise ConfigError(
+                f"in_process=True serves this process alone, which needs no "
+                f"transports={sorted(self.transports)}; leave one of them out"
+            )
+
     @property
     def restart_timeout_s(self) -> float:
         """How long a process has that is started again: it may get all of its rows from another."""
@@ -285,6 +299,7 @@ class ServiceConfig:
             "arena_dir": self.arena_dir,
             "others": [other.to_plain() for other in self.others()],
             "spill": None if spill is None else spill.to_plain(),
+            "transports": {name: dict(options) for name, options in self.transports.items()},
         }
 
     def _check_replicas(self) -> None:
@@ -371,6 +386,9 @@ class ClientConfig:
     """A shard's part of a put from this size on is written into its arena in place; a smaller one
     is sent in one trip instead of two."""
 
+    window: str | None = None
+    """A transport of the ``transferqueue.transports`` entry points by which large bytes must come
+    and go; ``None``: the best that there is, with ``transport`` ``AUTO``."""
     progress: bool = False
     """Whether long puts, gets and checkpoints show a bar."""
 

@@ -42,6 +42,7 @@
     │   ├── ArenaReplaced               a shard began anew, and its memory is another one
     │   ├── RowsLost                    rows were on a shard that is gone for good
     │   └── NoSecondCopy                a shard has no complete copy of another one's rows
+    ├── TransportFailed                 a way for bytes that was required broke
     ├── ShardDraining                   a shard takes no new samples any more
     ├── FieldExists                     a cell is written once
     ├── PutCut                          new fields are stored for some of the samples only
@@ -561,6 +562,18 @@ class ArenaReplaced(Missing):
 
     def __str__(self) -> str:
         return f"shard {self.args[0]} has another memory than the one mapped here: connect again."
+
+
+class TransportFailed(TransferQueueError):
+    """A transport did not move bytes. Unless it was required they then go in chunks over the socket
+    of the requests, and this is never seen."""
+
+    def __init__(self, transport: str, why: str) -> None:
+        super().__init__(transport, why)
+
+    def __str__(self) -> str:
+        transport, why = self.args
+        return f"transport {transport!r}: {why}."
 
 
 class ShardDraining(TransferQueueError):

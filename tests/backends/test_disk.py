@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transferqueue.backends.base import BackendConfig
-from transferqueue.backends.disk import DiskBackend
+from transferqueue.backends.disk import BLOCK_BYTES, DiskBackend
 from transferqueue.backends.holes import emptied_pages
-from transferqueue.backends.page_sums import PageSums
+from transferqueue.backends.page_sums import PageSums, sums_of
 from transferqueue.errors import ArenaTooSmall, BytesDamaged, ConfigError, ServiceFailed
 from transferqueue.shard.allocator import PAGE_BYTES
 from transferqueue.testing.leaks import no_leaks
@@ -218,3 +219,30 @@ def test_a_page_is_empty_when_its_last_byte_is_freed(quarters: list[str]) -> Non
     pages = ["".join(quarters[at : at + 4]) for at in range(0, len(quarters), 4)]
     expected = [n for n, page in enumerate(pages) if "U" not in page and "N" in page]
     assert [n for a, b in dropped for n in range(a // PAGE_BYTES, b // PAGE_BYTES)] == expected
+
+
+def test_sums_are_those_of_zlib_whatever_computes_them() -> None:
+    """So a shard finds what another one has left that was installed otherwise."""
+    pages = np.random.default_rng(0).integers(0, 256, 8 * PAGE_BYTES, dtype=np.uint8)
+    expected = [zlib.crc32(page) for page in pages.reshape(8, -1)]
+    assert sums_of(pages.data).tolist() == expected
+
+
+def test_any_part_of_a_slab_is_read_where_it_belongs_and_checked(tmp_path: Path) -> None:
+    """Over ends of pages and of what is read at once."""
+    data = np.random.default_rng(1).integers(0, 256, BLOCK_BYTES + 3 * PAGE_BYTES + 5, np.uint8)
+    with DiskBackend.open(config(tmp_path)) as backend:
+        address = put(backend, data.tobytes())
+        ends = [0, 1, PAGE_BYTES - 1, PAGE_BYTES, BLOCK_BYTES, BLOCK_BYTES + 7, len(data)]
+        for low in ends:
+            for high in (end for end in ends if end > low):
+                out = np.zeros(high - low, np.uint8)
+                backend.read_into(address + low, out.data)
+                assert (out == data[low:high]).all()
+        with file_of(tmp_path).open("r+b") as file:
+            file.seek(address + BLOCK_BYTES + 9)
+            file.write(bytes([data[BLOCK_BYTES + 9] ^ 1]))
+        out = np.zeros(BLOCK_BYTES, np.uint8)
+        backend.read_into(address, out.data)
+        with pytest.raises(BytesDamaged):
+            backend.read_into(address + PAGE_BYTES, out.data)

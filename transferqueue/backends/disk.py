@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
     Bytes = NDArray[np.uint8]
 
-BLOCK_BYTES = 1 << 20
-"""Read and checked at once."""
+BLOCK_BYTES = 256 << 10
+"""Read and checked at once: so what is checked is still in the cache of the core that read it."""
 
 _log = logging.getLogger(__name__)
 
@@ -160,7 +160,9 @@ class DiskBackend(AllocatingBackend):
                     self._file.write(end, memoryview(bytes(last * PAGE_BYTES - end)))
                     self._sums.forget(last - 1, last)
                 for page in self._sums.unknown(first, last):
-                    self._sums.note(page, self._pages_of(page, page + 1))
+                    block = np.empty(PAGE_BYTES, np.uint8).data
+                    self._fill(page, block)
+                    self._sums.note(page, block)
                 self._sums.save(first, last)
             if self._sync is Sync.SEAL:
                 self._file.sync()
@@ -181,13 +183,16 @@ class DiskBackend(AllocatingBackend):
         self._check(address, out.nbytes)
         target, done = as_bytes(out), 0
         while done < len(target):
-            at = address + done
-            first = at // PAGE_BYTES
-            skip = at - first * PAGE_BYTES
-            size = min(BLOCK_BYTES - skip, len(target) - done)
-            last = -(-(at + size) // PAGE_BYTES)
-            block = np.frombuffer(self._checked_pages(first, last), np.uint8)
-            target[done : done + size] = block[skip : skip + size]
+            skip = (address + done) % PAGE_BYTES
+            first, left = (address + done) // PAGE_BYTES, len(target) - done
+            size = min(BLOCK_BYTES, left) // PAGE_BYTES * PAGE_BYTES
+            if skip or not size:  # part of a page
+                size = min(PAGE_BYTES - skip, left)
+                page = np.empty(PAGE_BYTES, np.uint8)
+                self._read_pages(first, page.data)
+                target[done : done + size] = page[skip : skip + size]
+            else:
+                self._read_pages(first, target[done : done + size].data)
             done += size
 
     def readable(self, address: int, nbytes: int) -> memoryview:
@@ -195,22 +200,20 @@ class DiskBackend(AllocatingBackend):
         self.read_into(address, out.data)
         return out.data.toreadonly()
 
-    def _checked_pages(self, first: int, last: int) -> memoryview:
-        pages = self._pages_of(first, last)
+    def _read_pages(self, first: int, pages: memoryview) -> None:
+        """Fill it with whole pages from ``first`` on, checked."""
+        self._fill(first, pages)
         wrong = self._sums.first_wrong(first, pages)
         if wrong is not None:
             self._damaged(wrong, "these are not the bytes that were written")
-        return pages
 
-    def _pages_of(self, first: int, last: int) -> memoryview:
-        pages = np.empty((last - first) * PAGE_BYTES, np.uint8).data
+    def _fill(self, first: int, pages: memoryview) -> None:
         try:
             got = self._file.read(first * PAGE_BYTES, pages)
         except OSError as error:
             self._damaged(first, str(error))
         if got < pages.nbytes:
             self._damaged(first + got // PAGE_BYTES, "the file ends before them")
-        return pages
 
     def _damaged(self, page: int, why: str) -> NoReturn:
         raise BytesDamaged(self._path, page * PAGE_BYTES, why)

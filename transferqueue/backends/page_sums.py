@@ -3,17 +3,24 @@
 A page never holds bytes of two slabs (`RangeAllocator`, ``whole_pages``), and sealed bytes never
 change, so the sum of a page is right from ``seal`` until its last byte is freed, whichever of its
 rows went before. Pages rather than slabs, so that a get of some rows reads little more than those.
-CRC-32 of 4 KiB takes 1.2 µs here: 3.4 GB/s.
+
+CRC-32 of 4 KiB takes 1.2 µs here with zlib, 3.4 GB/s, and 0.4 with isal (extra ``disk``), which has
+an instruction for it; the sums are the same, so either reads what the other has left. (A weighted
+sum of 64-bit words takes 0.2 with numpy alone, and does not see the top bit of two words flip.)
 """
 
 from __future__ import annotations
 
 import os
-from zlib import crc32
 
 import numpy as np
 
 from transferqueue.shard.allocator import PAGE_BYTES
+
+try:
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
 
 SUM_BYTES = 4
 

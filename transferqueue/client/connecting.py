@@ -23,6 +23,7 @@ from transferqueue.net.keys import ClientKeys
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.service.embedded import running_service
 from transferqueue.service.runtime_dir import running_services
+from transferqueue.transports.registry import transport_names
 from transferqueue.wire.columns import ObjectPolicy
 
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ def connect(
     else read from ``$TRANSFERQUEUE_KEY_FILE``. ``timeout_s``: deadline of this call and default of
     all calls of the client. ``objects="pickle"`` lets object columns hold any Python object, on
     both ends; only among peers that trust one another. ``transport``: a `Transport`, to force a
-    way. ``progress``: whether puts and gets over a network that take long, and checkpoints, show a
-    bar; ``None``: in a notebook. ``device``: where gets land, e.g. ``"cuda:0"``; default: memory of
-    the host. ``required``: the worst way, a `Rung` such as ``"same-gpu"``, by which bytes may come
-    there.
+    way, or the name of a transport of your own that large bytes must take. ``progress``: whether
+    puts and gets over a network that take long, and checkpoints, show a bar; ``None``: in a
+    notebook. ``device``: where gets land, e.g. ``"cuda:0"``; default: memory of the host.
+    ``required``: the worst way, a `Rung` such as ``"same-gpu"``, by which bytes may come there.
 
     Raises ``NoService`` without an address, ``ConfigError`` for one that cannot be (``NoKey`` for
     a TCP address without a key; ``DeviceMissing``, ``RungRefused``), and ``ServiceUnreachable``
@@ -74,7 +75,13 @@ def connect(
     channels = SyncChannelPool(keys)
     try:
         session = run_blocking(
-            open_session(channels, address, transport=config.transport, timeout_s=timeout_s)
+            open_session(
+                channels,
+                address,
+                transport=config.transport,
+                timeout_s=timeout_s,
+                window=config.window,
+            )
         )
         memory = LocalMemory(session.arenas, keys)
         operations = _operations(channels, session, memory, config, policy)
@@ -110,7 +117,11 @@ async def connect_async(
     channel = AsyncChannel(keys)
     try:
         session = await open_session(
-            channel, address, transport=config.transport, timeout_s=timeout_s
+            channel,
+            address,
+            transport=config.transport,
+            timeout_s=timeout_s,
+            window=config.window,
         )
         memory = LocalMemory(session.arenas, keys)
         operations = _operations(channel, session, memory, config, policy)
@@ -131,9 +142,11 @@ def _config(
     device: str | None,
     required: str | None,
 ) -> ClientConfig:
+    is_window = transport not in list(Transport) and transport in transport_names()
     return ClientConfig(
         timeout_s=timeout_s,
-        transport=_choice(Transport, "transport", transport),
+        transport=Transport.AUTO if is_window else _choice(Transport, "transport", transport),
+        window=transport if is_window else None,
         progress=is_notebook() if progress is None else progress,
         device=device,
         required=required,
@@ -151,6 +164,7 @@ def _operations(
     operations = Operations(channel, session, memory, config, policy)
     try:
         operations.data.devices.check(session.shard(slot) for slot in session.slots)
+        operations.windows.check(session.shard(slot) for slot in session.slots)
     except BaseException:
         operations.close()
         raise

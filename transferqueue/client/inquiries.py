@@ -41,7 +41,8 @@ class Inquiries:
         self._config = config
 
     def links(self) -> list[dict[str, Any]]:
-        return [asdict(link) for link in links_of(self._session, self._devices.side())]
+        links = links_of(self._session, self._devices.side(), self._caller.windows)
+        return [asdict(link) for link in links]
 
     # -- waits ----------------------------------------------------------------------------------
 

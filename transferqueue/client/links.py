@@ -11,6 +11,7 @@ from transferqueue.devices.ladder import ClientSide, choose
 if TYPE_CHECKING:
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.session import Session, ShardAddress
+    from transferqueue.client.windows import ClientWindows
 
 BEST = "shm"
 
@@ -21,7 +22,8 @@ class Link:
 
     slot: int
     way: str
-    """``shm`` (mapped memory, the best there is), ``inproc``, ``ipc`` (a Unix socket), ``tcp``."""
+    """``shm`` (mapped memory, the best there is), the name of a transport, ``inproc``, ``ipc`` (a
+    Unix socket), ``tcp``."""
     endpoint: str
     """Where requests go; with ``shm`` the bytes of large columns take another way."""
     same_host: bool
@@ -33,14 +35,20 @@ class Link:
     """How large tensors come there: a `Rung`."""
 
 
-def links_of(session: Session, side: DeviceSide | None = None) -> list[Link]:
+def links_of(
+    session: Session, side: DeviceSide | None = None, windows: ClientWindows | None = None
+) -> list[Link]:
     """One a shard, by slot. ``side``: the device that gets land on."""
-    return [_link(session.shard(slot), side) for slot in sorted(session.slots)]
+    return [_link(session.shard(slot), side, windows) for slot in sorted(session.slots)]
 
 
-def _link(shard: ShardAddress, side: DeviceSide | None) -> Link:
+def _link(shard: ShardAddress, side: DeviceSide | None, windows: ClientWindows | None) -> Link:
     is_mapped = shard.arena is not None
+    transport, why_no_transport = None, ""
+    if windows is not None and not is_mapped:
+        transport, why_no_transport = windows.transport_to(shard), windows.why_not(shard)
     why_not_better = "" if is_mapped else shard.why_not_mapped
+    why_not_better = "; ".join(filter(None, [why_not_better, why_no_transport]))
     if side is None:
         device, choice = "", choose(ClientSide(), shard_side(shard, {}))
     else:
@@ -48,7 +56,7 @@ def _link(shard: ShardAddress, side: DeviceSide | None) -> Link:
         why_not_better = choice.why_not_better
     return Link(
         slot=shard.slot,
-        way=BEST if is_mapped else shard.endpoint.partition(":")[0],
+        way=BEST if is_mapped else transport or shard.endpoint.partition(":")[0],
         endpoint=shard.endpoint,
         same_host=shard.same_host,
         why_not_better=why_not_better,

@@ -15,6 +15,8 @@ from transferqueue.client.progress import Progress
 from transferqueue.client.session import Caller, Session
 from transferqueue.client.upkeep_operations import UpkeepOperations
 from transferqueue.client.weight_operations import WeightOperations
+from transferqueue.client.windows import ClientWindows
+from transferqueue.config import Transport
 
 if TYPE_CHECKING:
     from transferqueue.client.local_memory import LocalMemory
@@ -39,7 +41,16 @@ class Operations:
         self._session = session
         self._config = config
         self._objects = objects
-        caller = Caller(channel, session, memory, Progress() if config.progress else None)
+        self.windows = ClientWindows(
+            is_on=config.transport is Transport.AUTO, required=config.window
+        )
+        caller = Caller(
+            channel,
+            session,
+            memory,
+            windows=self.windows,
+            progress=Progress() if config.progress else None,
+        )
         self.data = DataOperations(caller, config, objects)
         self.control = ControlOperations(caller, config)
         self.upkeep = UpkeepOperations(caller, config)
@@ -75,4 +86,5 @@ class Operations:
     def close(self) -> None:
         """Map nothing new; tensors that were got stay valid."""
         self.data.devices.close()
+        self.windows.close()
         self._memory.close()

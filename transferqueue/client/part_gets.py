@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from transferqueue.client.assembly import GotPart
 from transferqueue.client.device_copies import LentRanges
 from transferqueue.client.lease_returns import release
+from transferqueue.client.windows import Move
 from transferqueue.errors import TransferExpired
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
@@ -62,6 +64,8 @@ class PartGet:
         self._at_guard = at_guard and self._guard is not None
         self._lease: Lease | None = None
         self._stream_id: int | None = None
+        self._transport: str | None = None
+        self._ticket: bytes | None = None
 
     def call(
         self,
@@ -86,6 +90,9 @@ class PartGet:
         slot = part.slot
         if self._at_guard and self._guard is not None:
             body["copy_of"], slot = part.slot, self._guard
+        elif body["reader"] is None and self._caller.session.knows(slot):
+            self._transport = self._caller.windows.transport_to(self._caller.session.shard(slot))
+            body |= {} if self._transport is None else {"window": self._transport}
         shard = self._caller.session.shard(slot, num_rows=part.num_rows, of_rows=len(uids))
         self._endpoint = shard.endpoint
         return self._call(ops.GET, body, arrays.frames)
@@ -126,6 +133,8 @@ class PartGet:
             self._lease = self._memory.lease(self._part.slot, self._endpoint, int(lease_id))
         elif lease_id is not None:
             self._stream_id = int(lease_id)
+            self._ticket = answer.body.get("window")
+            self._caller.windows.refuse_unless_opened(self._transport, self._ticket)
 
     def let_go(self) -> None:
         """The get has failed: what was mapped for it is nobody's."""
@@ -161,6 +170,24 @@ class PartGet:
         assert self._loan is not None
         (lease_id, _), self._loan = self._loan, None
         return release(self._endpoint, [lease_id], self._answer.refs)
+
+    def move(self) -> Move | None:
+        """The read that fills the targets, if the shard has opened a window to what they get."""
+        if self._ticket is None or self._transport is None:
+            return None
+        targets = [self.targets[field] for field in self.columns]
+        ends = accumulate(len(target) for target in targets)
+        return Move(
+            slot=self._part.slot,
+            transport=self._transport,
+            ticket=bytes(self._ticket),
+            is_write=False,
+            pieces=[
+                (end - len(target), target.data)
+                for end, target in zip(ends, targets, strict=True)
+                if len(target)
+            ],
+        )
 
     def flow(self) -> Flow:
         """The reads that fill the targets."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.client.assembly import rows_of
+from transferqueue.client.windows import Move
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.client.placement import Part
     from transferqueue.wire.format import Buffer, Message
+
+
+MOVE_BYTES = 8 << 20
+"""Scattered rows are brought together so many bytes at a time, beside a transport that sends."""
 
 
 class PartRows:
@@ -64,6 +69,8 @@ class PartPut(ABC):
 
     def __init__(self, rows: PartRows) -> None:
         self.rows = rows
+        self.by_window = False
+        """Whether they have gone through a window."""
 
     @abstractmethod
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
@@ -115,12 +122,36 @@ class MappedPut(PartPut):
 class StreamedPut(PartPut):
     """Many bytes for a shard of another host: in chunks, from the caller's memory."""
 
-    def __init__(self, rows: PartRows, endpoint: str) -> None:
+    def __init__(self, rows: PartRows, endpoint: str, transport: str | None = None) -> None:
+        """``transport``: by which they go instead, where the shard can."""
         super().__init__(rows)
+        self.transport = transport
         self._columns = ChunkedColumns(list(rows.columns.values()), endpoint)
 
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
-        return {"payload": None, "writer": None}
+        window = {} if self.transport is None else {"window": self.transport}
+        return {"payload": None, "writer": None, **window}
+
+    def move(self, answer: Message) -> Move | None:
+        """The same bytes to the window that the shard has opened, if it has."""
+        ticket = answer.body.get("window")
+        if ticket is None or self.transport is None:
+            return None
+        return Move(
+            slot=self.rows.slot,
+            transport=self.transport,
+            ticket=bytes(ticket),
+            is_write=True,
+            pieces=self._pieces(),
+        )
+
+    def _pieces(self) -> Iterator[tuple[int, memoryview]]:
+        at = 0
+        for column in self.rows.columns.values():
+            for low in range(0, column.num_bytes, MOVE_BYTES):
+                block = column.cut(low, min(MOVE_BYTES, column.num_bytes - low))
+                yield at + low, block.data
+            at += column.num_bytes
 
     def fill(self, answer: Message) -> Flow:
         """The writes that fill what the shard has reserved."""

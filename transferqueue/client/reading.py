@@ -181,8 +181,14 @@ class Get:
         streamed = [part for part in parts if part.is_streamed]
         if not streamed:
             return
-        flows = [part.flow() for part in streamed]
-        await self._caller.flow(flows, timeout_s=self._deadline.last_step_s())
+        moves = [(part, move) for part in streamed if (move := part.move()) is not None]
+        through = await self._caller.through_windows(
+            [move for _, move in moves], timeout_s=self._deadline.last_step_s()
+        )
+        done = [part for (part, _), is_done in zip(moves, through, strict=True) if is_done]
+        flows = [part.flow() for part in streamed if part not in done]
+        if flows:
+            await self._caller.flow(flows, timeout_s=self._deadline.last_step_s())
         calls = [part.done() for part in streamed]
         for part, answer in zip(
             streamed,

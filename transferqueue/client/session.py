@@ -7,7 +7,8 @@ import itertools
 import os
 import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.client.placement import Part
     from transferqueue.client.progress import Progress
+    from transferqueue.client.windows import ClientWindows, Move
     from transferqueue.wire.format import Buffer, Message
 
 _IPC = "ipc://"
@@ -66,6 +68,8 @@ class ShardAddress:
     """The device that its bytes are on; ``None``: they are in memory of the host."""
     why_not_watched: str = ""
     """Why it could not tell whether this process still looks at memory that was lent to it."""
+    transports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Ways beside the socket for large bytes: what the shard says of its end of each, by name."""
     guard: int | None = None
     """The slot whose shard has a second copy of its rows, if one does."""
 
@@ -103,10 +107,19 @@ def _name_of_this_client() -> str:
 class Session:
     """A connected client's view of its service. Holds no socket; `Channel` does."""
 
-    def __init__(self, *, coordinator: str, hello: Mapping[str, Any], transport: Transport) -> None:
+    def __init__(
+        self,
+        *,
+        coordinator: str,
+        hello: Mapping[str, Any],
+        transport: Transport,
+        window: str | None = None,
+    ) -> None:
+        """``window``: the transport that large bytes must take; then nothing is mapped."""
         self.coordinator = coordinator
         self.service_id = str(hello["service_id"])
         self._transport = transport
+        self._window = window
         self._turn = itertools.count()
         self.client_id = _name_of_this_client()
         """Names this client in its claims and waits, over whichever of its sockets they go."""
@@ -115,7 +128,8 @@ class Session:
     def hear(self, hello: Mapping[str, Any]) -> None:
         """How to reach the shards, as the coordinator says it now."""
         self._shards = {
-            int(shard["slot"]): _shard_address(shard, self._transport) for shard in hello["shards"]
+            int(shard["slot"]): _shard_address(shard, self._transport, self._window)
+            for shard in hello["shards"]
         }
         self.homes = Homes.from_plain(hello["homes"])
         self.slots = sorted(self._shards, key=lambda slot: (not self._shards[slot].same_host, slot))
@@ -178,12 +192,14 @@ class Session:
             raise WrongService(handle.service_id, self.service_id)
 
 
-def _shard_address(shard: Mapping[str, Any], transport: Transport) -> ShardAddress:
+def _shard_address(
+    shard: Mapping[str, Any], transport: Transport, window: str | None
+) -> ShardAddress:
     same_host = shard.get("boot_id") == boot_id()
-    may_map = transport in (Transport.AUTO, Transport.SHM)
+    may_map = transport in (Transport.AUTO, Transport.SHM) and window is None
     why_not = why_out_of_reach(shard)
     if not why_not and not may_map:
-        why_not = f"connected with transport={transport.value!r}"
+        why_not = f"connected with transport={window or transport.value!r}"
     device = shard.get("device")
     arena = None if why_not else ArenaAddress.from_plain(dict(shard["arena"]))
     if arena is None and transport is Transport.SHM:
@@ -204,18 +220,24 @@ def _shard_address(shard: Mapping[str, Any], transport: Transport) -> ShardAddre
         draining=bool(shard.get("draining")),
         device=None if device is None else DeviceAccess.from_plain(device),
         why_not_watched=why_not_watched(shard),
+        transports=shard.get("transports") or {},
         guard=shard.get("guard"),
     )
 
 
 async def open_session(
-    channel: Channel, address: str, *, transport: Transport, timeout_s: float
+    channel: Channel,
+    address: str,
+    *,
+    transport: Transport,
+    timeout_s: float,
+    window: str | None = None,
 ) -> Session:
     """Greet the coordinator at ``address``. ServiceUnreachable when nobody answers in time."""
     call = Call(endpoint=address, op=ops.HELLO)
     (message,) = raise_first(await channel.exchange([call], timeout_s=timeout_s))
     try:
-        return Session(coordinator=address, hello=message.body, transport=transport)
+        return Session(coordinator=address, hello=message.body, transport=transport, window=window)
     except TransferQueueError:
         raise
     except (KeyError, TypeError, ValueError) as error:
@@ -230,9 +252,11 @@ class Caller:
         channel: Channel,
         session: Session,
         memory: LocalMemory,
+        windows: ClientWindows,
         progress: Progress | None = None,
     ) -> None:
         """``progress``: shows what takes long; ``None``: nothing is shown."""
+        self.windows = windows
         self._channel = channel
         self._progress = progress
         self.session = session
@@ -302,6 +326,18 @@ class Caller:
             return
         with self._progress.of(flows) as counted:
             await self._channel.flow(counted, timeout_s=timeout_s)
+
+    async def through_windows(self, moves: Sequence[Move], *, timeout_s: float) -> list[bool]:
+        """Whether each has gone by its transport; what has not is to go in chunks."""
+        if not moves:
+            return []
+        shards = [self.session.shard(move.slot) for move in moves]
+        return await self._channel.apart(
+            [
+                partial(self.windows.carry_out, shard, move, timeout_s)
+                for shard, move in zip(shards, moves, strict=True)
+            ]
+        )
 
     def showing(self, label: str) -> AbstractContextManager[None]:
         """That something goes on, until the block ends."""

@@ -18,6 +18,7 @@ from transferqueue.errors import (
     ShardDraining,
     TransferExpired,
     TransferQueueError,
+    TransportFailed,
 )
 from transferqueue.net.calls import Call, Outcome, raise_first
 from transferqueue.uids import SEQUENCE_BITS, SEQUENCE_MASK, make_uids
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 FAREWELL_S = 1.0
 """How long a put that failed waits for shards to say that they gave its space back."""
+
+
+_TRY_AGAIN = (TransferExpired, TransportFailed, ArenaReplaced, ShardDraining, ServiceUnreachable)
+"""Failures after which nothing is stored, and another try may do better."""
 
 
 class Put:
@@ -79,7 +84,8 @@ class Put:
         if memory.reaches(part.slot) and rows.num_bytes >= self._map_from_bytes:
             return MappedPut(rows, memory, self._caller.session.shard(part.slot).endpoint)
         if rows.num_bytes > STREAM_FROM_BYTES:
-            return StreamedPut(rows, self._caller.session.shard(part.slot).endpoint)
+            shard = self._caller.session.shard(part.slot)
+            return StreamedPut(rows, shard.endpoint, self._caller.windows.transport_to(shard))
         return InlinePut(rows)
 
     async def run(self) -> np.ndarray:
@@ -94,7 +100,7 @@ class Put:
             try:
                 answers = await self._store()
                 break
-            except (TransferExpired, ArenaReplaced, ShardDraining, ServiceUnreachable) as error:
+            except _TRY_AGAIN as error:
                 places = await self._places_after(error, places)
         if self._batch.uids is not None:
             return self._batch.uids
@@ -103,6 +109,12 @@ class Put:
     async def _places_after(self, error: TransferQueueError, places: list[Part]) -> list[Part]:
         """Where to try again after a failure of which nothing is stored. Raises it where that is
         of no use: time is up, or nobody is there to take the rows."""
+        if isinstance(error, TransportFailed):
+            if self._caller.windows.required is not None:
+                raise error
+            for part in self._parts:
+                if part.by_window:
+                    self._caller.windows.has_failed(part.rows.slot, error)
         if isinstance(error, ServiceUnreachable) and self._batch.uids is not None:
             await self._caller.check_there(places)
         if isinstance(error, ServiceUnreachable) or not self._deadline.left_s():
@@ -144,13 +156,28 @@ class Put:
         return Call(endpoint=shard.endpoint, op=ops.PUT, body=body, frames=arrays.frames)
 
     async def _fill(self, answers: Sequence[Message]) -> None:
+        await self._fill_windows(answers)
         flows = []
         for part, answer in zip(self._parts, answers, strict=True):
-            if isinstance(part, MappedPut | StreamedPut):
+            if isinstance(part, MappedPut | StreamedPut) and not part.by_window:
                 flow = part.fill(answer)
                 flows += [] if flow is None else [flow]
         if flows:
             await self._caller.flow(flows, timeout_s=self._deadline.last_step_s())
+
+    async def _fill_windows(self, answers: Sequence[Message]) -> None:
+        """What can goes by a transport."""
+        parts, moves = [], []
+        for part, answer in zip(self._parts, answers, strict=True):
+            if isinstance(part, StreamedPut):
+                move = part.move(answer)
+                ticket = None if move is None else move.ticket
+                self._caller.windows.refuse_unless_opened(part.transport, ticket)
+                parts += [] if move is None else [part]
+                moves += [] if move is None else [move]
+        done = await self._caller.through_windows(moves, timeout_s=self._deadline.last_step_s())
+        for part, is_done in zip(parts, done, strict=True):
+            part.by_window = is_done
 
     async def _commit(self, outcomes: Sequence[Outcome]) -> list[Message]:
         try:
@@ -202,7 +229,10 @@ class Put:
             Call(
                 endpoint=self._caller.session.shard(part.rows.slot).endpoint,
                 op=op,
-                body={"put_id": outcome.body["put_id"]},
+                body={
+                    "put_id": outcome.body["put_id"],
+                    **({"by_window": True} if part.by_window else {}),
+                },
             )
             for part, outcome in zip(self._parts, outcomes, strict=True)
             if not isinstance(outcome, TransferQueueError)

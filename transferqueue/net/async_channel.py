@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import zmq
 
@@ -27,10 +27,12 @@ from transferqueue.net.sockets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from transferqueue.net.keys import ClientKeys
     from transferqueue.wire.format import Message
+
+T = TypeVar("T")
 
 MAX_BURST = 16
 """Messages taken before other tasks of the loop get their turn: the chunks of a large get may come
@@ -69,6 +71,10 @@ class AsyncChannel:
         pending = PendingFlows(flows)
         await self._carry_out(pending, timeout_s)
         pending.raise_failure()
+
+    async def apart(self, works: Sequence[Callable[[], T]]) -> list[T]:
+        """See `Channel`. A thread that is at work goes on when its task is cancelled."""
+        return list(await asyncio.gather(*(asyncio.to_thread(work) for work in works)))
 
     async def _carry_out(self, pending: Pending, timeout_s: float) -> None:
         exchange = _Exchange(pending)

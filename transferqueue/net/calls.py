@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from transferqueue.errors import TransferQueueError
 from transferqueue.wire.format import Buffer, Message
@@ -32,6 +32,8 @@ WORKING = "working"
 UNKNOWN = "unknown"
 
 _request_ids = itertools.count(1)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,10 @@ class Channel(Protocol):
     async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
         """Carry out every flow, side by side. Raises the first failure, and then has given up what
         was still under way; `TransferUnfinished` when the time is up."""
+        ...
+
+    async def apart(self, works: Sequence[Callable[[], T]]) -> list[T]:
+        """Do what blocks a thread, each beside the others, and beside whatever else goes on."""
         ...
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +27,7 @@ from transferqueue.net.sockets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from transferqueue.net.keys import ClientKeys
 
@@ -163,6 +164,13 @@ class SyncChannelPool:
         """See `Channel`. Blocks the thread and never suspends."""
         with self._channel() as channel:
             channel.flow(flows, timeout_s=timeout_s)
+
+    async def apart(self, works: Sequence[Callable[[], T]]) -> list[T]:
+        """See `Channel`. Blocks the thread and never suspends."""
+        if len(works) == 1:
+            return [works[0]()]
+        with ThreadPoolExecutor(len(works)) as threads:
+            return [done.result() for done in [threads.submit(work) for work in works]]
 
     @contextmanager
     def _channel(self) -> Iterator[SyncChannel]:

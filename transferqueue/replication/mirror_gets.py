@@ -16,6 +16,7 @@ from transferqueue.shard.gets import Gets
 from transferqueue.shard.journal import ShardJournal
 from transferqueue.shard.moved_bytes import MovedBytes
 from transferqueue.shard.store import EPOCH_SHIFT
+from transferqueue.shard.windows import Windows
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class MirrorGets:
                 journal=ShardJournal(None, slot=slot, answers={}),
                 arena=None,
                 loans=DeviceLoans(None),
+                windows=Windows({}, self._backend),
                 on_free=self._on_free,
             )
         return gets.handlers[ops.GET](replace(request, body={**request.body, "reader": None}))

@@ -221,6 +221,7 @@ def serve(
     backend_options: Mapping[str, Any] | None = None,
     arena_dir: str | None = None,
     backends: Mapping[str, Mapping[str, Any]] | None = None,
+    transports: Mapping[str, Mapping[str, Any]] | None = None,
     spill_dir: str | None = None,
     spill_bytes: int | None = None,
     spill_high: float = 0.9,
@@ -247,6 +248,9 @@ def serve(
 
     ``backends``: others beside ``backend``, with a budget of their own, for the partitions and
     fields that ``create_partition(backend=...)`` sends there: see `ServiceConfig`.
+
+    ``transports``: ways for large bytes beside the socket, ``{"sockets": {}}`` or one of yours: see
+    `ServiceConfig`.
 
     ``spill_dir``, a folder on a disk, and ``spill_bytes`` there for each shard: above
     ``spill_high`` of the budget the coldest data moves there, until ``spill_low`` is in use. Gets
@@ -276,6 +280,7 @@ def serve(
         backend_options=backend_options or {},
         arena_dir=arena_dir,
         backends=backends or {},
+        transports=transports or {},
         spill_dir=spill_dir,
         spill_bytes=spill_bytes,
         spill_high=spill_high,

@@ -87,6 +87,7 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         draining=settings.get("draining", False),
         beginning=_optional(Beginning.from_settings, settings if "uids" in settings else None),
         guard=_optional(GuardSettings.from_plain, settings.get("guard")),
+        transports=settings.get("transports"),
     )
 
 

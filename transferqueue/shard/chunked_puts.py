@@ -61,6 +61,10 @@ class ChunkedPuts:
             raise TransferExpired("put", put_id, self._store.slot)
         incoming.chunks.refuse_unless_complete()
 
+    def came_otherwise(self, put_id: int) -> None:
+        """All of the bytes are in their place, and did not come in chunks."""
+        self._write_down(self._store.reservation(put_id), self._incoming[put_id])
+
     def write(self, request: Request) -> Reply:
         """Body: ``put_id``, ``chunk``; the bytes of the chunk in any frames.
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.errors import ArenaReplaced, Malformed, TransferExpired
+from transferqueue.errors import ArenaReplaced, TransferExpired
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.commits import COMMIT_GRACE_S
 from transferqueue.shard.deadlines import Deadlines
 from transferqueue.shard.device_loans import borrowed_until, lendable
+from transferqueue.shard.lease_ends import LeaseEnds
 from transferqueue.shard.moved_bytes import MovedBytes, Way
 from transferqueue.shard.send_credit import SendCredit
 from transferqueue.shard.transfers import OutgoingGet
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from transferqueue.shard.peers import MappingPeers
     from transferqueue.shard.recovery import Recovery
     from transferqueue.shard.store import FoundColumn, Store
+    from transferqueue.shard.windows import Windows
     from transferqueue.wire.format import Buffer
 
 MAP_FROM_BYTES = 64 << 10
@@ -69,9 +71,14 @@ class Gets:
         journal: ShardJournal,
         arena: str | None,
         loans: DeviceLoans,
+        windows: Windows,
         on_free: Callable[[], None],
     ) -> None:
+        self.lease_ends = LeaseEnds(
+            store=store, peers=peers, journal=journal, loans=loans, on_free=on_free
+        )
         self._loans = loans
+        self._windows = windows
         self._server = server
         self._moved = moved
         self._store = store
@@ -89,7 +96,7 @@ class Gets:
             ops.GET: self._get,
             ops.READ: self._read,
             ops.READ_DONE: self._read_done,
-            ops.RELEASE: self._release,
+            ops.RELEASE: self.lease_ends.release,
         }
 
     def resume(self, found: Recovery) -> None:
@@ -140,6 +147,7 @@ class Gets:
 
         Answered with the bytes of each column, with its addresses (to a ``reader``), or with
         neither: then they come by ``read``. What is left in place is held under ``lease_id``.
+        ``window``, where it is there, names a transport of the client: see `_window`.
         """
         body = request.body
         # A key that only reads lends itself no memory, and none to a process that it names.
@@ -171,7 +179,21 @@ class Gets:
             refs=self._loans.refs_of(lease_id),
         )
         arrays = ArrayWriter()
-        return Reply(body=answer.write(arrays), frames=arrays.frames)
+        body = answer.write(arrays) | self._window(request, lease_id, streamed)
+        return Reply(body=body, frames=arrays.frames)
+
+    def _window(self, request: Request, lease_id: int | None, streamed: _Columns) -> dict[str, Any]:
+        """``window``: a ticket to the bytes that would go in chunks, for a reader that has the
+        transport. It may ask for the chunks all the same."""
+        name = request.body.get("window")
+        if name is None or lease_id is None or not streamed:
+            return {}
+        runs = [column.runs for column in streamed.values()]
+        ticket = self._windows.to_read(name, lease_id, runs)
+        if ticket is None:
+            return {}
+        self._deadlines.heard(lease_id, time.monotonic(), more_to_come=False)
+        return {"window": ticket}
 
     def _count(
         self, partition: str, mapped: _Columns, streamed: _Columns, sent: _Columns
@@ -314,41 +336,13 @@ class Gets:
         held = self._outgoing.get(lease_id)
         return held if held is not None and held.key_name == request.key_name else None
 
-    def _release(self, request: Request) -> Reply:
-        """Body: ``reader``, ``lease_ids``. Nothing of them is looked at any more. ``refs``: slots
-        that were copied from, to be checked before: what is not right any more is an error."""
-        lease_ids = ArrayReader(request.frames).int64s(request.body["lease_ids"])
-        try:
-            self._loans.check(request.body.get("refs", ()))
-        finally:
-            self._end_leases(request.body["reader"], lease_ids.tolist())
-        return Reply(body={})
-
-    def ending_leases(self, handler: Handler) -> Handler:
-        """The handler of a request that may say first which leases have ended."""
-
-        def handle(request: Request) -> Reply | None:
-            ended = request.body.get(ops.ENDED)
-            # A key that only reads was lent no memory, and ends nobody's lease.
-            if ended is not None and not request.is_reader:
-                self._end_leases(ended["reader"], _lease_ids(ended["lease_ids"]))
-            return handler(request)
-
-        return handle
-
-    def _end_leases(self, reader: Mapping[str, Any], lease_ids: Sequence[int]) -> None:
-        key = self._peers.key_of(reader)
-        self._loans.end(key, lease_ids, time.monotonic())
-        self._journal.released(key, lease_ids)
-        self._store.release(key, lease_ids)
-        self._on_free()
-
     def _end(self, lease_id: int) -> None:
         held = self._outgoing.get(lease_id)
         if held is not None:
             self._take_back(held.reader, lease_id)
 
     def _take_back(self, reader: str, lease_id: int) -> None:
+        self._windows.close_get(lease_id)
         if self._outgoing.pop(lease_id, None) is None:  # not a get in chunks, so it is mapped
             self._journal.released(reader, [lease_id])
         self._deadlines.drop(lease_id)
@@ -364,13 +358,6 @@ class _HeldGet:
     reader: str
     key_name: str | None
     get: OutgoingGet
-
-
-def _lease_ids(packed: object) -> list[int]:
-    if not isinstance(packed, bytes) or len(packed) % 8:
-        raise Malformed("lease_ids are 8 bytes each")
-    ids: list[int] = np.frombuffer(packed, np.int64).tolist()
-    return ids
 
 
 def _got(column: FoundColumn, *, sent: slice | None, mapped: slice | None) -> GotColumn:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from transferqueue.shard.peers import MappingPeers
     from transferqueue.shard.recovery import Recovery
     from transferqueue.shard.store import Committed, Reservation, Store
+    from transferqueue.shard.windows import Windows
     from transferqueue.wire.format import Message
 
 TRY_AGAIN_S = 0.25
@@ -72,7 +73,9 @@ class Puts:
         send: Callable[[Message], None],
         hold: Hold,
         copies: Copies,
+        windows: Windows,
     ) -> None:
+        self._windows = windows
         self._hold = hold
         self._copies = copies
         self._server = server
@@ -207,6 +210,8 @@ class Puts:
         ``abort`` names it. Without ``payload`` the answer has a ``put_id`` too: the process
         ``writer`` is told where to write each column, or, if that is nil, the bytes come by
         ``write``. So do those of columns whose address is -1; of all, where no addresses come.
+        ``window`` names a transport of the client, and in the answer is a ticket to all columns,
+        where the shard has it too and the bytes have their place already.
         """
         body = request.body
         plan = PutPlan.read(body, ArrayReader(request.frames))
@@ -301,7 +306,9 @@ class Puts:
             self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
         if len(columns) or not is_lent:
             self._chunked.expect(reservation, columns, put)
-        return self._set_aside(reservation, is_lent=is_lent)
+        if is_lent or (ticket := self._windows.to_write(body.get("window"), reservation)) is None:
+            return self._set_aside(reservation, is_lent=is_lent)
+        return Reply(body={"put_id": reservation.put_id, "window": ticket})
 
     def _mapped(self, reservation: Reservation) -> np.ndarray:
         """The columns that a process of this host can write in place. bool[columns]"""
@@ -366,9 +373,13 @@ class Puts:
         self._on_commit(committed)
 
     def _commit(self, request: Request) -> None:
-        """Body: ``put_id``."""
+        """Body: ``put_id``; ``by_window`` when all of its bytes have come through the window."""
         put_id = request.number("put_id")
-        self._chunked.refuse_unless_complete(put_id)
+        if request.body.get("by_window") and self._windows.has_put(put_id):
+            self._windows.settle_put(put_id)
+            self._chunked.came_otherwise(put_id)
+        else:
+            self._chunked.refuse_unless_complete(put_id)
         self._store.reservation(put_id)
         self._forget(put_id)
         self._commits.make_visible(request, put_id)
@@ -386,6 +397,7 @@ class Puts:
         self._store.abort(put_id)
 
     def _forget(self, put_id: int) -> None:
+        self._windows.close_put(put_id)
         self._chunked.forget(put_id)
         self._deadlines.drop(put_id)
 

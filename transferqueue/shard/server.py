@@ -30,6 +30,7 @@ from transferqueue.shard.puts import Budget, Puts
 from transferqueue.shard.snapshot import snapshot
 from transferqueue.shard.spill import Spill
 from transferqueue.shard.uplink import Uplink
+from transferqueue.shard.windows import Windows
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
@@ -69,11 +70,13 @@ class ShardServer:
         draining: bool = False,
         beginning: Beginning | None = None,
         guard: GuardSettings | None = None,
+        transports: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """``guardian_pid``: the process that starts this shard again when it dies. ``epoch``: how
         often it has done so. ``lineage``: of a shard that joined, who owns its slot. ``draining``:
         whether it takes no new samples from the start on, as its predecessor did not.
-        ``beginning``: of a shard of a restored service. ``guard``: who gets a second copy."""
+        ``beginning``: of a shard of a restored service. ``guard``: who gets a second copy.
+        ``transports``: options of those that clients may move bytes by, by name."""
         self.slot = slot
         self.incarnation = secrets.token_hex(8)
         self._lineage = lineage
@@ -107,6 +110,14 @@ class ShardServer:
             on_cancel=self._cancel,
         )
         self.endpoints = self._server.endpoints
+        self._windows = Windows.opened(
+            self._backend,
+            transports or {},
+            service_id=service_id,
+            slot=slot,
+            endpoints=self.endpoints,
+            encrypt=keys is None or keys.encrypted,
+        )
         self._peers = MappingPeers(
             self._server.watch, self._server.unwatch, self._peer_gone, self._journal.peer
         )
@@ -158,6 +169,7 @@ class ShardServer:
             send=self._uplink.stream.send,
             hold=self._hold,
             copies=self._copies,
+            windows=self._windows,
         )
         self._gets = Gets(
             server=self._server,
@@ -168,6 +180,7 @@ class ShardServer:
             journal=self._journal,
             arena=arena,
             loans=self._loans,
+            windows=self._windows,
             on_free=self._puts.admit,
         )
         self._checkpoints = ShardCheckpoints(
@@ -210,7 +223,7 @@ class ShardServer:
         if self._second is not None:
             handlers |= self._second.handlers(self._gets.handlers)
         for op in ops.ENDING_LEASES:
-            handlers[op] = self._gets.ending_leases(handlers[op])
+            handlers[op] = self._gets.lease_ends.along(handlers[op])
         self._server.add_handlers(handlers | inquiries.handlers)
         self._resume(opened.found)
         if draining:
@@ -245,6 +258,7 @@ class ShardServer:
                 "budget_bytes": self._budget.nbytes,
                 "arena": self._backend.client_access(),
                 "device": self._backend.device_access(),
+                "transports": self._windows.facts,
                 "backends": self._store.choice.names,
                 "draining": False,
                 "guard": self._guard_slot,
@@ -274,6 +288,7 @@ class ShardServer:
         if self._second is not None:
             self._second.close()
         self._uplink.close()
+        self._windows.close()
         self._server.close()
         self._journal.close()
         self._backend.close(keep=keep)

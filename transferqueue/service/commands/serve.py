@@ -12,24 +12,55 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transferqueue.errors import ServiceUnreachable
+from transferqueue.service.commands.serve_settings import arguments
 
 if TYPE_CHECKING:
     from transferqueue.service.embedded import Service
 
 
 @click.command()
-@click.option("--shards", default=1, show_default=True, help="Storage processes.")
-@click.option("--budget-mib", default=4096, show_default=True, help="MiB that each may hold.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="A TOML file with the arguments of tq.serve() by name; flags count more.",
+)
+@click.option("--shards", type=int, help="Storage processes (default: 1).")
+@click.option("--budget-mib", type=int, help="MiB that each may hold (default: 4096).")
 @click.option("--host", help="Interface to serve other hosts on; without it this host only.")
+@click.option("--backend", help="Where bytes lie (default: shm).")
+@click.option(
+    "--backend-option",
+    "backend_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of that backend.",
+)
 @click.option("--arena-dir", help="Folder of the shared memory (default: /dev/shm).")
+@click.option(
+    "--also",
+    "backends",
+    multiple=True,
+    metavar="NAME:KEY=VALUE,…",
+    help="Another backend, for partitions that name it: disk:budget_mib=65536,arena_dir=/data",
+)
+@click.option(
+    "--transport",
+    "transports",
+    multiple=True,
+    metavar="NAME[:KEY=VALUE,…]",
+    help="A way for large bytes beside the socket: sockets, or one of yours.",
+)
 @click.option("--spill-dir", help="Folder on a disk for what memory has no room for.")
 @click.option("--spill-mib", type=int, help="MiB there for each shard.")
+@click.option("--spill-high", type=float, help="Part of the budget from which on (default: 0.9),")
+@click.option("--spill-low", type=float, help="and down to which, slabs go there (default: 0.75).")
 @click.option(
     "--replicas",
-    default=1,
-    show_default=True,
     type=click.IntRange(1, 2),
     help="Copies of every row; two need two shards, and take twice the memory.",
+)
+@click.option(
+    "--copy-mib-per-s", type=float, help="At which a lost copy is made again (default: 512)."
 )
 @click.option("--prefault", is_flag=True, help="Take all memory at the start, in the background.")
 @click.option(
@@ -37,6 +68,19 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--no-encryption", is_flag=True, help="For a network where nobody else can listen: faster."
+)
+@click.option(
+    "--read-key",
+    "read_keys",
+    multiple=True,
+    metavar="NAME[=PARTITION,…]",
+    help="A key that only reads, all partitions or these; NAME.read.key beside the key file.",
+)
+@click.option("--no-restart", is_flag=True, help="Leave a process that died as it is.")
+@click.option(
+    "--start-timeout-s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="How long all of it may take to start (default: 30).",
 )
 @click.option(
     "--join",
@@ -67,22 +111,13 @@ if TYPE_CHECKING:
     help="With --join: when told to end, take no new samples and wait for the others to go.",
 )
 def serve(
-    shards: int,
-    budget_mib: int,
-    host: str | None,
-    arena_dir: str | None,
-    spill_dir: str | None,
-    spill_mib: int | None,
-    replicas: int,
-    restore: str | None,
-    prefault: bool,  # noqa: FBT001 - click's
-    samplers: tuple[str, ...],
-    no_encryption: bool,  # noqa: FBT001 - click's
+    config: Path | None,
     join: str | None,
     service_key: Path | None,
     metrics_port: int | None,
     page_port: int | None,
     drain_s: float,
+    **flags: Any,
 ) -> None:
     """Run a service until SIGINT or SIGTERM.
 
@@ -91,36 +126,43 @@ def serve(
     """
     if join is None and (service_key is not None or drain_s):
         raise click.UsageError("--service-key and --drain-s go with --join")
-    if restore is not None and join is not None:
-        raise click.UsageError("--restore begins a service, --join does not")
     if join is not None and (metrics_port, page_port) != (None, None):
         raise click.UsageError(
             "--metrics-port and --page-port go with the service, not with --join"
         )
-    if replicas > 1 and join is not None:
-        raise click.UsageError("--replicas is of a whole service, not of shards that join")
+    settings = _settings(flags, config, joins=join is not None)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    common = {
-        "shards": shards,
-        "budget_bytes": budget_mib << 20,
-        "host": host,
-        "arena_dir": arena_dir,
-        "spill_dir": spill_dir,
-        "spill_bytes": None if spill_mib is None else spill_mib << 20,
-        "prefault": prefault,
-    }
     if join is None:
-        begun = {
-            "samplers": samplers,
-            "restore": restore,
-            "encrypt": not no_encryption,
-            "replicas": replicas,
-        }
-        _serve({**common, **begun}, stop, metrics_port=metrics_port, page_port=page_port)
+        _serve(settings, stop, metrics_port=metrics_port, page_port=page_port)
     else:
-        _join(common, stop, join, service_key, drain_s)
+        _join(settings, stop, join, service_key, drain_s)
+
+
+def _settings(flags: dict[str, Any], config: Path | None, *, joins: bool) -> dict[str, Any]:
+    """The arguments of `serve`, or of `join`."""
+    import inspect
+
+    from transferqueue.service.embedded import serve as start
+    from transferqueue.service.joining import join
+
+    given = {_ARGUMENTS.get(name, name): value for name, value in flags.items()}
+    if joins:
+        allowed = inspect.signature(join).parameters.keys() - {"address", "keys"}
+        return arguments(given, config, allowed, "shards that --join a service")
+    allowed = inspect.signature(start).parameters.keys() - {"in_process"}
+    return arguments(given, config, allowed, "a service of its own")
+
+
+_ARGUMENTS = {
+    "budget_mib": "budget_bytes",
+    "spill_mib": "spill_bytes",
+    "copy_mib_per_s": "copy_bytes_per_s",
+    "no_encryption": "encrypt",
+    "no_restart": "restart",
+}
+"""By name of the flag, where that is another."""
 
 
 def _serve(

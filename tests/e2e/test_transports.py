@@ -1,0 +1,195 @@
+"""Bytes by a transport: every layout, both faces, and what happens when it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import transferqueue as tq
+from tests.recovery.shard_in_process import SERVICE_ID, InProcess
+from transferqueue import errors
+from transferqueue.client.part_puts import StreamedPut
+from transferqueue.shard.server import ShardServer
+from transferqueue.transports.sockets import SocketShardEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transferqueue.service.embedded import Service
+
+LARGE = torch.arange(1 << 19).reshape(64, -1)  # 4 MiB
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with tq.serve(
+        shards=2,
+        budget_bytes=64 << 20,
+        host="127.0.0.1",
+        encrypt=False,
+        transports={"sockets": {}},
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[tq.Client]:
+    with tq.connect(service.address, transport="sockets", timeout_s=20) as connected:
+        yield connected
+
+
+def columns() -> dict[str, Any]:
+    lengths = [1 + (37 * i) % 4000 for i in range(64)]
+    ragged = [torch.arange(n, dtype=torch.float64) + i for i, n in enumerate(lengths)]
+    return {
+        "x": LARGE,
+        "ragged": torch.nested.nested_tensor(ragged, layout=torch.jagged),
+        "none": torch.zeros(64, 0),
+        "text": [f"{i}" * i for i in range(64)],
+    }
+
+
+def test_every_layout_comes_back_as_it_went(client: tq.Client) -> None:
+    put = columns()
+    handle = client.put(put, partition="layouts")
+    for rows in (slice(None), slice(3, 60), np.random.default_rng(0).permutation(64)):
+        part = handle[rows]
+        got = client.get_columns(part)
+        assert torch.equal(got["x"], LARGE[rows])
+        want = [put["ragged"][i] for i in np.arange(64)[rows].tolist()]
+        assert all(map(torch.equal, got["ragged"].unbind(), want))
+        assert got["text"].tolist() == [put["text"][i] for i in np.arange(64)[rows].tolist()]
+        assert got["none"].shape == (len(part), 0)
+
+
+def test_new_fields_of_rows_of_several_shards_go_the_same_way(client: tq.Client) -> None:
+    both = tq.BatchHandle.concat([client.put({"x": LARGE}, partition="two") for _ in range(2)])
+    assert len({uid >> 48 for uid in both.uids.tolist()}) == 2
+    order = both.reorder(np.random.default_rng(1).permutation(128))
+    values = torch.rand(128, 10_000)
+    order = client.put({"values": values}, handle=order)
+    assert torch.equal(client.get(order, fields=["values"])["values"], values)
+
+
+async def test_the_asynchronous_face_does_the_same(service: Service) -> None:
+    async with await tq.connect_async(service.address, transport="sockets") as aclient:
+        handle = await aclient.put({"x": LARGE}, partition="async")
+        assert torch.equal((await aclient.get(handle))["x"], LARGE)
+
+
+def test_links_name_it_and_what_forces_another_way_keeps_to_that(
+    service: Service, client: tq.Client
+) -> None:
+    assert [link["way"] for link in client.links()] == ["sockets"] * 2
+    for transport, way in (("tcp", "tcp"), ("auto", "shm")):
+        with tq.connect(service.address, transport=transport) as other:
+            assert [link["way"] for link in other.links()] == [way] * 2
+            handle = other.put({"x": LARGE}, partition="ways")
+            assert torch.equal(client.get(handle)["x"], LARGE)
+
+
+def test_bytes_that_cannot_be_mapped_take_it_by_themselves_and_chunks_when_it_fails() -> None:
+    with (
+        tq.serve(budget_bytes=64 << 20, backend="heap", transports={"sockets": {}}) as service,
+        tq.connect(service.address, timeout_s=20) as client,
+    ):
+        (link,) = client.links()
+        assert (link["way"], "no memory that can be mapped" in link["why_not_better"]) == (
+            "sockets",
+            True,
+        )
+        handle = client.put({"x": LARGE})
+        assert torch.equal(client.get(handle)["x"], LARGE)
+        (path,) = Path(str(service.key_file)).parent.glob("windows-*.sock")
+        with tq.connect(service.address, timeout_s=20) as late:
+            os.rename(path, path.with_suffix(".away"))
+            late.links()
+            assert torch.equal(late.get(late.put({"x": LARGE}))["x"], LARGE)
+        with pytest.raises(
+            errors.ConfigError, match=r"transport='sockets': shard 0: .* is not here"
+        ):
+            tq.connect(service.address, transport="sockets")
+
+
+def test_a_put_that_says_it_came_by_a_window_that_was_not_opened_is_refused(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def claim(self: StreamedPut, answer: Any) -> None:
+        del answer
+        self.by_window = True
+
+    monkeypatch.setattr(StreamedPut, "fill", claim)
+    with (
+        tq.connect(service.address, transport="tcp", timeout_s=5) as client,
+        pytest.raises(errors.InvalidInput, match="chunks of the put have not come"),
+    ):
+        client.put({"x": LARGE}, partition="claims")
+
+
+class UnmappedHere(InProcess):
+    """A shard on a thread of this process, with memory that nobody maps."""
+
+    def _make_shard(self, epoch: int) -> ShardServer:
+        return ShardServer(
+            service_id=SERVICE_ID,
+            slot=0,
+            endpoints=[f"ipc://{self._folder}/shard.sock"],
+            coordinator=f"ipc://{self._folder}/coordinator.sock",
+            keys=None,
+            backend="heap",
+            budget_bytes=self._budget_bytes,
+            arena_dir=None,
+            epoch=epoch,
+            transports={"sockets": {}},
+        )
+
+
+def test_what_was_written_and_is_gone_when_its_window_is_closed_goes_again_in_chunks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lost = []
+
+    def close_window(self: Any, ticket: bytes) -> None:
+        opened = self._windows.get(ticket)
+        original(self, ticket)
+        if opened is not None and opened.window.writable:
+            lost.append(ticket)
+            raise errors.TransportFailed("sockets", "the power went off")
+
+    original = SocketShardEnd.close_window
+    monkeypatch.setattr(SocketShardEnd, "close_window", close_window)
+    with contextlib.closing(UnmappedHere(tmp_path, budget_bytes=16 << 20)) as running:
+        client = running.client
+        handle = client.put({"x": LARGE})
+        assert len(lost) == 1
+        assert torch.equal(client.get(handle)["x"], LARGE)
+        (link,) = client.links()
+        assert link["way"] == "ipc"
+        assert "the power went off" in link["why_not_better"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"host": "127.0.0.1"}, "in the clear"),
+        ({"transports": {"sockets": {"prot": 1}}}, r"no options \['prot'\]"),
+        ({"in_process": True}, "in_process"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_the_start(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        tq.serve(**{"budget_bytes": 16 << 20, "transports": {"sockets": {}}, **settings})
+
+
+def test_a_service_without_it_is_refused_by_a_client_that_requires_it() -> None:
+    with (
+        tq.serve(budget_bytes=16 << 20) as service,
+        pytest.raises(errors.ConfigError, match="was not started with it"),
+    ):
+        tq.connect(service.address, transport="sockets")
