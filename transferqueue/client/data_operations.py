@@ -9,7 +9,7 @@ import numpy as np
 
 from transferqueue.client.assembly import ColumnBytes
 from transferqueue.client.batch import encode_batch
-from transferqueue.client.device_side import DeviceSides
+from transferqueue.client.device_sides import DeviceSides
 from transferqueue.client.inputs import columns_of, mapping_of, names_of, seconds_of
 from transferqueue.client.placement import split_by_home
 from transferqueue.client.put_site import SITE_TAG, put_site
@@ -68,6 +68,7 @@ class DataOperations:
             tags=mapping_of("tags", tags),
             overwrite=overwrite,
             objects=self._objects,
+            devices=self.devices,
         )
         # Made before anything is sent, so that a meta_info it cannot hold is refused first.
         meta = {**proto_meta, **mapping_of("meta_info", meta_info)}
@@ -83,7 +84,7 @@ class DataOperations:
         )
         uids = await put.run()
         for name, column in batch.columns.items():
-            self.traffic.count_put(name, batch.num_rows, len(column.payload))
+            self.traffic.count_put(name, batch.num_rows, column.num_bytes)
         return target if handle is not None else _with_uids(target, uids)
 
     def _target(

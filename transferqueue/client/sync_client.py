@@ -66,7 +66,8 @@ class Client(Closing, Looking):
 
         ``columns``: a mapping of field name to values, one a row, or a TensorDict or DataProto. A
         value is a tensor ``[rows, …]``, a jagged nested tensor, a numpy array ``[rows, …]``, or a
-        list (an object column). ``tags``: name to a bool, int, float or str, or one a row.
+        list (an object column). Tensors of a GPU go from there by the best way. ``tags``: name to
+        a bool, int, float or str, or one a row.
 
         Returns the handle of the samples; with ``handle``, that one with the new fields. All of
         the put is stored or none of it: a bad column, a field that is there already

@@ -255,6 +255,17 @@ class CudaDevice(Device):
         torch.cuda.current_stream(tensor.device).synchronize()
         return tensor, TensorBlock(self.uuid, tensor.data_ptr(), nbytes)
 
+    def tensor_block(self, tensor: torch.Tensor) -> DeviceBlock | None:
+        if tensor.device.type != "cuda" or tensor.device.index != self.ordinal:
+            return None
+        return TensorBlock(self.uuid, tensor.data_ptr(), tensor.nbytes)
+
+    def after_torch(self) -> CudaEvent:
+        import torch
+
+        stream = torch.cuda.current_stream(torch.device("cuda", self.ordinal))
+        return CudaEvent(self, ctypes.c_void_p(stream.cuda_stream))
+
     def new_event(self) -> int:
         """Destroyed by ``drop_event``, or with the device."""
         pointer = ctypes.c_void_p()
@@ -298,6 +309,8 @@ class CudaRegistration(Registration):
 class CudaStream(Stream):
     """A stream that does not wait for the default one."""
 
+    device: CudaDevice
+
     def __init__(self, device: CudaDevice) -> None:
         self.device = device
         self._stream: ctypes.c_void_p | None = ctypes.c_void_p()
@@ -333,7 +346,7 @@ class CudaStream(Stream):
             self.pointer,
         )
 
-    def copy_across(
+    def _copy_across(
         self,
         target: DeviceBlock,
         target_offset: int,
@@ -341,11 +354,6 @@ class CudaStream(Stream):
         source_offset: int,
         nbytes: int,
     ) -> None:
-        target.check(target_offset, nbytes)
-        source.check(source_offset, nbytes)
-        for uuid in (target.uuid, source.uuid):
-            if uuid not in self.device.peers:
-                raise PeerRefused(self.device.name, uuid, "enable_peer was not called")
         self._call(
             "cuMemcpyAsync",
             target.address + target_offset,
@@ -355,7 +363,7 @@ class CudaStream(Stream):
         )
 
     def record(self) -> CudaEvent:
-        return CudaEvent(self)
+        return CudaEvent(self.device, self.pointer)
 
     def wait_for(self, event: Event) -> None:
         assert isinstance(event, CudaEvent)
@@ -381,11 +389,12 @@ class CudaStream(Stream):
 class CudaEvent(Event):
     """Recorded when it is made, destroyed with its last reference."""
 
-    def __init__(self, stream: CudaStream) -> None:
-        self._device = stream.device
-        self.pointer = self._device.new_event()
-        with self._device.current():
-            self._device.driver.call("cuEventRecord", self.pointer, stream.pointer)
+    def __init__(self, device: CudaDevice, stream: ctypes.c_void_p) -> None:
+        """``stream``: as the driver knows it; 0 is the default one."""
+        self._device = device
+        self.pointer = device.new_event()
+        with device.current():
+            device.driver.call("cuEventRecord", self.pointer, stream)
 
     def is_done(self) -> bool:
         """Raises what the driver reports of any copy before it."""

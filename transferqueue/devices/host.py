@@ -113,6 +113,7 @@ class HostDevice(Device):
         self.uuid = self.uuid_here()
         self.name = f"host:{self.uuid}"
         self.ordinal = 0
+        self.peers = {self.uuid}
         self._opened: set[str] = set()
         self._is_closed = False
 
@@ -205,6 +206,17 @@ class HostDevice(Device):
         tensor = torch.empty(nbytes, dtype=torch.uint8)
         return tensor, BorrowedBlock(self.uuid, tensor.numpy())
 
+    def tensor_block(self, tensor: torch.Tensor) -> DeviceBlock | None:
+        import torch
+
+        if tensor.device.type != "cpu":
+            return None
+        memory: Bytes = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+        return BorrowedBlock(self.uuid, memory)
+
+    def after_torch(self) -> Event:
+        return DoneEvent()
+
     def close(self) -> None:
         self._is_closed = True
 
@@ -217,7 +229,7 @@ class HostStream(Stream):
     """Does everything at once."""
 
     def __init__(self, device: HostDevice) -> None:
-        self._device = device
+        self.device = device
 
     def copy_in(self, block: DeviceBlock, offset: int, source: memoryview) -> None:
         copy_into(_part(block, offset, source.nbytes), source)
@@ -225,7 +237,7 @@ class HostStream(Stream):
     def copy_out(self, block: DeviceBlock, offset: int, out: memoryview) -> None:
         copy_into(out, _part(block, offset, out.nbytes))
 
-    def copy_across(
+    def _copy_across(
         self,
         target: DeviceBlock,
         target_offset: int,
