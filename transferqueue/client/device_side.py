@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from transferqueue.client.device_access import DeviceAccess
 from transferqueue.client.device_puts import DeviceRows
-from transferqueue.client.unfinished_puts import UnfinishedPuts
+from transferqueue.client.postponed import Postponed
 from transferqueue.closing import Closing
 from transferqueue.devices.ladder import Choice, ClientSide, Rung, ShardSide, choose, require
 from transferqueue.devices.opened import OpenedBlocks
@@ -23,7 +23,7 @@ from transferqueue.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     import torch
@@ -55,7 +55,7 @@ class DeviceSide(Closing):
         one device may want a ring of another."""
         self._stuck: list[Staging] = []
         """Kept, since the device may still write to them."""
-        self._unfinished = UnfinishedPuts()
+        self._postponed = Postponed()
         self._opened = OpenedBlocks()
         self._devices: dict[str, Device | None] = {self.device.uuid: self.device}
         self._why_not_peer: dict[str, str] = {}
@@ -136,7 +136,7 @@ class DeviceSide(Closing):
         """Copy rows to the addresses that a shard has reserved for them in its device memory.
 
         The device has made all of the copies when this returns. `OwnerLost`, `HandleRefused`;
-        after a `DeviceStuck` some copies may come still: see `UnfinishedPuts`.
+        after a `DeviceStuck` some copies may come still: see `Postponed`.
         """
         with self._lock:
             block = self._block(access)
@@ -152,17 +152,23 @@ class DeviceSide(Closing):
             self._stream.record().wait()
         self.check(access)
 
-    def keep_until_done(self, abort: Call) -> None:
-        """A put was given up over a stuck `fill`: see `UnfinishedPuts`."""
+    def postpone_until_done(self, abort: Call) -> None:
+        """A put was given up over a stuck `fill`."""
         with self._lock:
-            self._unfinished.add(abort, [self._staging.record(), self._stream.record()])
+            marks = [self._staging.record(), self._stream.record()]
+            self._postponed.add(abort, lambda: all(mark.is_done() for mark in marks))
 
-    def done_by_now(self) -> list[Call]:
-        """Of those that were kept: to be sent."""
-        if not len(self._unfinished):
+    def postpone(self, call: Call, when: Callable[[], bool]) -> None:
+        """See `Postponed`."""
+        with self._lock:
+            self._postponed.add(call, when)
+
+    def due(self) -> list[Call]:
+        """Of those that were postponed: to be sent."""
+        if not len(self._postponed):
             return []
         with self._lock:
-            return self._unfinished.take_done()
+            return self._postponed.take_due()
 
     def _copy_rows(self, block: DeviceBlock, address: int, rows: DeviceRows) -> None:
         for start, nbytes in rows.ranges(0, rows.num_bytes):
@@ -198,6 +204,12 @@ class DeviceSide(Closing):
             self._staging.flush()
             self._stream.record().wait()
         return tensor
+
+    def viewed(self, access: DeviceAccess, start: int, nbytes: int, keep: object) -> torch.Tensor:
+        """A uint8 tensor ``[nbytes]`` that is memory of a shard on this very device, under a lease.
+        It and all made from it hold ``keep``. `HandleRefused`, `OwnerLost`."""
+        with self._lock:
+            return self.device.tensor_over(self._block(access), start, nbytes, keep)
 
     def _block(self, access: DeviceAccess) -> DeviceBlock:
         """Opened at its first use, and kept open until `close`, or the owner's end."""

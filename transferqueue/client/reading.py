@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from transferqueue.client.assembly import GotPart
+    from transferqueue.client.borrowed import Borrowed
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.session import Caller
     from transferqueue.net.calls import Call
@@ -54,9 +55,11 @@ class Get:
         optional: Sequence[str],
         timeout_s: float,
         side: DeviceSide | None = None,
+        borrowed: Borrowed | None = None,
     ) -> None:
-        """``side``: the device that tensors land on."""
-        self._side = side
+        """``side``: the device that tensors land on. ``borrowed``: takes what they look at there,
+        and is to give it back; ``None``: all of them are copies."""
+        self._side, self._borrowed = side, borrowed
         self._may_lend = True
         self._caller = caller
         self._partition = partition
@@ -71,6 +74,8 @@ class Get:
     async def run(self) -> dict[str, Column]:
         """The columns as bytes. RowsGone, FieldsMissing, FieldSpecMismatch; from device memory
         StaleGeneration, OwnerLost, DeviceStuck."""
+        if self._side is not None:
+            await self._caller.tell(self._side.due())
         slots = [part.slot for part in self._rows]
         await self._caller.know(slots, timeout_s=self._deadline.left_s())
         while True:
@@ -126,8 +131,13 @@ class Get:
             raise_first(outcomes)
             joined.update(self._join(parts))
             await self._stream(parts)
+            if self._borrowed is not None:
+                self._borrowed.begin()
             columns = {field: self._finish(column) for field, column in joined.items()}
-            await self._give_back(parts)
+            if self._borrowed is None:
+                await self._give_back(parts)
+            else:
+                self._borrowed.keep(parts)
         except BaseException:
             # The error keeps this frame, and that would keep what was mapped.
             joined.clear()
@@ -156,6 +166,7 @@ class Get:
             fields=self._fields,
             optional=self._optional,
             timeout_s=self._deadline.left_s(),
+            borrow_s=None if self._borrowed is None else self._borrowed.lease_s,
         )
 
     def _join(self, parts: Sequence[PartGet]) -> dict[str, JoinedColumn | DeviceColumn]:
@@ -174,7 +185,9 @@ class Get:
         is_tensor = got[0].column.specs[0].kind is FieldKind.TENSOR
         if self._side is None or not is_tensor:
             return JoinedColumn(field, len(self._uids), got)
-        return DeviceColumn(field, len(self._uids), got, self._inverse, self._side)
+        return DeviceColumn(
+            field, len(self._uids), got, self._inverse, side=self._side, borrowed=self._borrowed
+        )
 
     async def _stream(self, parts: Sequence[PartGet]) -> None:
         """Fetch what comes in chunks. TransferExpired when a shard did not hold it to the end."""

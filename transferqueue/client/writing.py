@@ -111,7 +111,7 @@ class Put:
     async def run(self) -> np.ndarray:
         """Store the batch; returns the uids of its rows, int64[rows]."""
         if self._side is not None:
-            await self._caller.tell(self._side.done_by_now())
+            await self._caller.tell(self._side.due())
         places = self._place()
         if not places:
             return np.empty(0, dtype=np.int64)
@@ -187,7 +187,7 @@ class Put:
         aborts = []
         for part, call in self._calls_of_parts(ops.ABORT, outcomes):
             if isinstance(part, DevicePut):
-                part.side.keep_until_done(call)
+                part.side.postpone_until_done(call)
             else:
                 aborts.append(call)
         return aborts

@@ -280,6 +280,14 @@ class Device(Closing):
         the tensor, which alone frees it."""
 
     @abstractmethod
+    def tensor_over(
+        self, block: DeviceBlock, offset: int, nbytes: int, keep: object
+    ) -> torch.Tensor:
+        """A uint8 tensor ``[nbytes]`` that *is* memory of a block of this device, also one that was
+        opened, and of use while that is open. ``keep`` lives as long as it and every tensor made
+        from it."""
+
+    @abstractmethod
     def after_torch(self) -> Event:
         """Done when all is that this thread has had torch do on this device so far: a stream that
         waits for it finds the tensors that were made before as they are to be."""

@@ -29,7 +29,7 @@ from transferqueue.devices.base import (
     this_process,
 )
 from transferqueue.devices.fake_machine import FakeBlock, FakeMachine, Fault
-from transferqueue.devices.host import BorrowedBlock, DoneEvent, KeptMemory
+from transferqueue.devices.host import BorrowedBlock, DoneEvent, KeptMemory, tensor_of
 from transferqueue.errors import (
     Closed,
     DeviceError,
@@ -219,6 +219,12 @@ class FakeGpu(Device):
             return None
         at = tensor.data_ptr() - int(self._mapped().ctypes.data)
         return BorrowedBlock(self.uuid, self._mapped()[at : at + tensor.nbytes])
+
+    def tensor_over(
+        self, block: DeviceBlock, offset: int, nbytes: int, keep: object
+    ) -> torch.Tensor:
+        block.check(offset, nbytes)
+        return tensor_of(_part(block, offset, nbytes), keep)
 
     def after_torch(self) -> Event:
         """To torch it is all memory of the CPU, where it does things at once."""

@@ -214,6 +214,12 @@ class HostDevice(Device):
         memory: Bytes = tensor.detach().reshape(-1).view(torch.uint8).numpy()
         return BorrowedBlock(self.uuid, memory)
 
+    def tensor_over(
+        self, block: DeviceBlock, offset: int, nbytes: int, keep: object
+    ) -> torch.Tensor:
+        block.check(offset, nbytes)
+        return tensor_of(_part(block, offset, nbytes), keep)
+
     def after_torch(self) -> Event:
         return DoneEvent()
 
@@ -258,6 +264,21 @@ class HostStream(Stream):
 
     def close(self) -> None:
         pass
+
+
+class KeepingArray:
+    """Memory as numpy takes it, and what is to live as long."""
+
+    def __init__(self, memory: Bytes, keep: object) -> None:
+        self.__array_interface__ = memory.__array_interface__
+        self._kept = memory, keep
+
+
+def tensor_of(memory: Bytes, keep: object) -> torch.Tensor:
+    """A tensor of the CPU that is that memory, and holds ``keep``."""
+    import torch
+
+    return torch.from_numpy(np.asarray(KeepingArray(memory, keep)))
 
 
 class DoneEvent(Event):
