@@ -9,14 +9,23 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 import transferqueue as tq
-from tests.e2e.fake_gpus import backend_sum, columns, expect_same, gpu_of, serve, used_bytes
+from tests.e2e.fake_gpus import (
+    backend_sum,
+    columns,
+    expect_same,
+    gpu_of,
+    on_gpu,
+    serve,
+    used_bytes,
+)
 from tests.waiting import wait_until
+from transferqueue.client.device_side import DeviceSide
 from transferqueue.client.lease_returns import release
 from transferqueue.devices.fake_machine import FakeMachine
 from transferqueue.errors import OwnerLost, StaleGeneration
@@ -204,3 +213,62 @@ def test_an_owner_that_ends_in_the_block_is_lost(machine: FakeMachine) -> None:
                 time.sleep(0.05)
                 td["other"]
             assert "may have been anything" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kept", ["host_copies", "replicas"])
+def test_what_is_kept_elsewhere_serves_when_the_owner_has_ended(
+    kept: str, machine: FakeMachine
+) -> None:
+    name = machine.name_of(machine.uuids[0])
+    options = {"device": name, "host_copies": kept == "host_copies"}
+    with (
+        tq.serve(
+            shards=2,
+            budget_bytes=8 << 20,
+            backend="device",
+            backend_options=options,
+            replicas=2 if kept == "replicas" else 1,
+        ) as service,
+        tq.connect(service.address, device=name) as client,
+    ):
+        put = columns(32)
+        handles = [client.put(put) for _ in range(2)]
+        client.clear(handles[0][8:])
+        victim = client.status()["shards"][int(handles[1].uids[0] >> 48)]["pid"]
+        with pytest.raises(OwnerLost), client.borrow(handles[1], fields=["dense"]):
+            os.kill(victim, signal.SIGKILL)
+            time.sleep(0.05)
+        expect_same(client.get_columns(handles[1]), put)
+        expect_same(client.get_columns(handles[0][:8]), put, range(8))
+        assert gpu_of(client).holds(client.get_columns(handles[1], fields=["dense"])["dense"])
+        client.clear(handles[1])
+        expect_same(client.get_columns(client.put(put)), put)
+
+
+def test_a_put_under_way_begins_again_at_a_successor_with_host_copies(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was copied to the memory of a process that ended, and not committed, is nowhere."""
+    name = machine.name_of(machine.uuids[0])
+    with (
+        tq.serve(
+            budget_bytes=8 << 20,
+            backend="device",
+            backend_options={"device": name, "host_copies": True},
+        ) as service,
+        tq.connect(service.address, device=name) as client,
+    ):
+        pids, fill = [client.status()["shards"][0]["pid"]], DeviceSide.fill
+
+        def kill_after(*arguments: Any) -> None:
+            fill(*arguments)
+            while pids:
+                os.kill(pids.pop(), signal.SIGKILL)
+
+        monkeypatch.setattr(DeviceSide, "fill", kill_after)
+        put = columns(16)
+        handle = client.put(on_gpu(gpu_of(client), put))
+        assert pids == []
+        expect_same(client.get_columns(handle), put)
+        client.clear(handle)
+        assert used_bytes(client) == 0

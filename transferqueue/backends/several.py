@@ -83,6 +83,13 @@ class SeveralBackends(Backend):
         """Numbers of those that do not have what they had before home was recovered."""
         return np.array([n for n, one in enumerate(self._all) if not one.recovered], np.int64)
 
+    @property
+    def without_unsealed(self) -> Int64s:
+        """Numbers of those that were recovered, but for what was not sealed."""
+        all_of_it = [one.capabilities.keeps_unsealed for one in self._all]
+        found = [n for n, one in enumerate(self._all) if one.recovered and not all_of_it[n]]
+        return np.array(found, np.int64)
+
     # -- room -----------------------------------------------------------------------------------
 
     @property

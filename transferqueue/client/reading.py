@@ -15,6 +15,7 @@ from transferqueue.errors import (
     ArenaReplaced,
     HandleRefused,
     NoSecondCopy,
+    OwnerLost,
     ServiceUnreachable,
     TransferExpired,
     TransferQueueError,
@@ -35,6 +36,19 @@ if TYPE_CHECKING:
 
 
 Column = ColumnBytes | DeviceColumnBytes
+
+
+_TRIED_AGAIN = (
+    TransferExpired,
+    HandleRefused,
+    ArenaReplaced,
+    OwnerLost,
+    ServiceUnreachable,
+    NoSecondCopy,
+)
+"""Failures after which another attempt may do: a link was down for too long, or a shard was started
+again, or does not answer and somebody else has its rows; device memory that cannot be opened its
+side has noted, and takes another way."""
 
 
 def present_name(field: str) -> str:
@@ -83,20 +97,31 @@ class Get:
                 return await self._fetch()
             except TooScattered:
                 self._may_lend = False
-            except (TransferExpired, HandleRefused):
-                # A link was down for too long, or a shard was started again; or device memory
-                # cannot be opened, which its side has noted, and takes another way.
-                if not self._deadline.left_s():
-                    raise
-            except ArenaReplaced:
-                if not self._deadline.left_s():
-                    raise
-                await self._caller.look_again(timeout_s=self._deadline.left_s())
-            except (ServiceUnreachable, NoSecondCopy) as error:
-                if self._deadline.left_s() and self._turned_to(error):
-                    continue
+            except _TRIED_AGAIN as error:
+                await self._get_ready_again(error)
+
+    async def _get_ready_again(self, error: TransferQueueError) -> None:
+        """For another attempt after a failure. Raises it where that is of no use."""
+        has_time = bool(self._deadline.left_s())
+        if isinstance(error, ServiceUnreachable | NoSecondCopy):
+            if not has_time or not self._turned_to(error):
                 await self._caller.check_there(self._rows)
-                raise
+                raise error
+        elif not has_time or (isinstance(error, OwnerLost) and not self._comes_back(error)):
+            raise error
+        elif isinstance(error, ArenaReplaced | OwnerLost):
+            await self._caller.look_again(timeout_s=self._deadline.left_s())
+
+    def _comes_back(self, error: OwnerLost) -> bool:
+        """Whether what was in device memory is to be had once more, if its shard has ended: from
+        the second copy, or from the shard's own copy in memory of the host when it is back."""
+        session = self._caller.session
+        of_rows = [session.shard(part.slot) for part in self._rows if session.knows(part.slot)]
+        lost = [shard for shard in of_rows if shard.device and shard.device.is_of(error)]
+        guarded = {shard.slot for shard in lost if session.guard_of(shard.slot) is not None}
+        self._at_guard |= guarded
+        rest = [one.device for one in lost if one.slot not in guarded]
+        return bool(lost) and all(device is not None and device.is_kept for device in rest)
 
     def _turned_to(self, error: TransferQueueError) -> bool:
         """Whether there is another copy to ask: that of the guard after its home was silent, and

@@ -144,11 +144,11 @@ class Client(Closing, Looking, Upkeep):
         """As `get`, for the length of a block: ``with client.borrow(handle, fields=[…]) as td:``.
 
         Where the shard's memory is on the very device that tensors are to land on, and the rows of
-        a column lie together there, its tensor *is* that memory: nothing is copied, and it must not
-        be written to. Other columns are copied as by `get`. The memory is lent for ``lease_s``
-        seconds; it is never given out again before the block ends, and a shard logs and counts
-        (``loans_overdue``) who keeps it for longer. The TensorDict is empty after the block; a
-        tensor that is kept nevertheless is warned of, and keeps its memory lent.
+        a column lie together there (in all 64 KiB or more), its tensor *is* that memory: nothing is
+        copied, and it must not be written to. Other columns are copied as by `get`. The memory is
+        lent for ``lease_s`` seconds; it is never given out again before the block ends, and a shard
+        logs and counts (``loans_overdue``) who keeps it for longer. The TensorDict is empty after
+        the block; a tensor that is kept nevertheless is warned of, and keeps its memory lent.
 
         Leaving the block raises ``OwnerLost`` when the shard has ended meanwhile, and
         ``StaleGeneration`` when its memory was given on: what was read may be anything then.
