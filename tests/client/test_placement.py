@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transferqueue.client.placement import place_new_rows, split_by_home
+from transferqueue.client.placement import nearest, place_new_rows, split_by_home
+from transferqueue.devices.ladder import Rung
 from transferqueue.uids import SEQUENCE_BITS
 
 
@@ -66,3 +67,13 @@ def test_new_rows_go_to_one_shard_while_they_are_few_else_in_equal_runs(
 def test_a_put_of_no_rows_has_one_empty_part() -> None:
     (part,) = place_new_rows(0, 0, [4, 5], turn=1, split_bytes=1)
     assert (part.slot, part.num_rows, part.rows) == (5, 0, slice(0, 0))
+
+
+def test_new_rows_on_a_gpu_go_to_the_shards_on_that_gpu() -> None:
+    ways = [(0, Rung.PEER), (1, Rung.SAME_GPU), (2, Rung.STREAM), (3, Rung.SAME_GPU)]
+    assert nearest(ways) == [1, 3]
+    assert nearest(ways[:1] + ways[2:3]) == [0]
+
+
+def test_by_way_of_the_host_all_shards_are_alike() -> None:
+    assert nearest([(0, Rung.PINNED_STREAM), (1, Rung.SHM), (2, Rung.STREAM)]) == [0, 1, 2]

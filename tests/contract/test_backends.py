@@ -63,21 +63,27 @@ def several(folder: Path, default: int) -> Maker:
     return make
 
 
-def on_device(name: str) -> Maker:
+def on_device(name: str, directory: Path | None = None) -> Maker:
+    """``directory``: where host copies are kept."""
+    options = {"device": name} if directory is None else {"device": name, "host_copies": True}
+
     def make(config: BackendConfig) -> Backend:
-        return DeviceBackend.open(replace(config, options={"device": name}))
+        where = config.directory if directory is None else str(directory)
+        return DeviceBackend.open(replace(config, options=options, directory=where))
 
     return make
 
 
+KEPT = "fake gpu and host copies"
 SEVERAL = {"several": 0, "several, the second": 1}
 """Number of the default one."""
 
 
-@pytest.fixture(params=[*BACKENDS, *SEVERAL, "host device", "fake gpu", CUDA])
+@pytest.fixture(params=[*BACKENDS, *SEVERAL, "host device", "fake gpu", KEPT, CUDA])
 def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
     name = request.param
-    if name == "fake gpu":
+    kept = tmp_path if name == KEPT else None
+    if name in ("fake gpu", KEPT):
         machine = FakeMachine.create(tmp_path, memory_bytes=12 << 20)
         name = machine.name_of(machine.uuids[0])
     with no_leaks(str(tmp_path)):
@@ -86,7 +92,7 @@ def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
         elif name in BACKENDS:
             yield maker_of(name, tmp_path)
         else:
-            yield on_device(name.partition(" ")[0])
+            yield on_device(name.partition(" ")[0], kept)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -108,3 +108,38 @@ def test_a_chunk_is_not_used_again_while_the_device_may_write_to_it(
         assert (out == data).all()
     with pytest.raises(Closed):
         staging.copy_in(block, 0, data.data)
+
+
+def test_the_device_copies_ahead_of_who_takes_the_pieces(
+    gpu: FakeGpu, block: DeviceBlock, machine: FakeMachine
+) -> None:
+    """While one piece is on its way over a wire, the next ones come; never more than the ring."""
+    data = pattern(5, NBYTES)
+    with Staging(gpu, chunk_bytes=64 << 10, num_chunks=3) as staging:
+        staging.copy_in(block, 0, data.data)
+        staging.flush()
+        given: list[int] = []
+
+        def pieces() -> Iterator[list[tuple[int, int]]]:
+            for low in range(0, 640_000, 64_000):
+                given.append(low)
+                yield [(low, 1000), (low + 2000, 50_000)]
+
+        taken = staging.pieces_out(block, pieces())
+        first = next(taken)
+        assert len(given) == 4
+        rest = list(taken)
+        assert gpu.counters.events_live <= 3
+    for low, piece in zip(given, [first, *rest], strict=True):
+        wanted = np.concatenate([data[low : low + 1000], data[low + 2000 : low + 52_000]])
+        assert (piece == wanted).all()
+    assert gpu.counters.bytes_pageable == 0
+
+
+def test_what_was_taken_stays_as_it_is(gpu: FakeGpu, block: DeviceBlock) -> None:
+    data = pattern(6, NBYTES)
+    with Staging(gpu, chunk_bytes=64 << 10, num_chunks=2) as staging:
+        staging.copy_in(block, 0, data.data)
+        pieces = [[(low, 50_000)] for low in range(0, NBYTES, 50_000)]
+        taken = list(staging.pieces_out(block, pieces))
+    assert np.concatenate(taken).tobytes() == data.tobytes()

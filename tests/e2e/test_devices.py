@@ -14,11 +14,19 @@ import pytest
 import torch
 
 import transferqueue as tq
+from tests.e2e.fake_gpus import (
+    BUDGET_BYTES,
+    backend_sum,
+    columns,
+    expect_same,
+    gpu_of,
+    serve,
+    used_bytes,
+)
 from tests.waiting import wait_until
 from transferqueue.client.device_side import DeviceSide
 from transferqueue.client.lease_returns import release
 from transferqueue.client.part_gets import PartGet
-from transferqueue.devices.fake_gpu import FakeGpu
 from transferqueue.devices.fake_machine import FakeMachine, Fault
 from transferqueue.errors import (
     ConfigError,
@@ -40,27 +48,11 @@ if TYPE_CHECKING:
     from transferqueue.net.calls import Call
     from transferqueue.service.embedded import Service
 
-QUARANTINE_S = 1.0
-BUDGET_BYTES = 8 << 20
-
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
     folder = tmp_path_factory.mktemp("machine")
     return FakeMachine.create(folder, num_gpus=2, memory_bytes=64 << 20)
-
-
-def serve(machine: FakeMachine, **options: Any) -> Service:
-    return tq.serve(
-        shards=2,
-        budget_bytes=BUDGET_BYTES,
-        backend="device",
-        backend_options={
-            "device": machine.name_of(machine.uuids[0]),
-            "quarantine_s": QUARANTINE_S,
-            **options,
-        },
-    )
 
 
 @pytest.fixture(scope="module")
@@ -75,40 +67,6 @@ def client(service: Service, machine: FakeMachine) -> Iterator[Client]:
     with tq.connect(service.address, device=machine.name_of(machine.uuids[0])) as client:
         yield client
         client.clear(partition="default")
-
-
-def gpu_of(client: Client) -> FakeGpu:
-    side = client._ops.data.devices.side()
-    assert side is not None
-    assert isinstance(side.device, FakeGpu)
-    return side.device
-
-
-def columns(num_rows: int = 64) -> dict[str, Any]:
-    random = torch.Generator().manual_seed(1)
-    lengths = torch.randint(0, 900, (num_rows,), generator=random)
-    return {
-        "dense": torch.randn(num_rows, 1000, generator=random),
-        "scalar": torch.arange(num_rows),
-        "half": torch.randn(num_rows, 700, 2, generator=random).bfloat16(),
-        "ragged": torch.nested.as_nested_tensor(
-            [torch.randn(int(n), 3, generator=random) for n in lengths], layout=torch.jagged
-        ),
-        "text": np.array([f"row {row}" for row in range(num_rows)], object),
-    }
-
-
-def expect_same(got: dict[str, Any], put: dict[str, Any], rows: Any = None) -> None:
-    for name, value in put.items():
-        found = got[name]
-        if name == "ragged":
-            parts = value.unbind()
-            wanted = parts if rows is None else [parts[i] for i in rows]
-            assert all(map(torch.equal, found.unbind(), wanted))
-        else:
-            wanted = value if rows is None else value[rows]
-            same = torch.equal if isinstance(value, torch.Tensor) else np.array_equal
-            assert same(found, wanted), name
 
 
 def test_tensors_go_from_gpu_memory_to_gpu_memory(client: Client) -> None:
@@ -252,20 +210,8 @@ def test_a_stuck_device_is_an_error_and_its_loan_comes_back(
     handle = client.put(columns())
     with machine.fault(Fault.STUCK), pytest.raises(DeviceStuck):
         client.get(handle, fields=["dense"])
-    wait_until(lambda: lent_bytes(client) == 0)
+    wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
     assert client.get(handle, fields=["dense"])["dense"].shape == (64, 1000)
-
-
-def lent_bytes(client: Client) -> int:
-    return sum(shard["backend"]["lent_bytes"] for shard in client.status()["shards"])
-
-
-def quarantined_bytes(client: Client) -> int:
-    return sum(shard["backend"]["quarantined_bytes"] for shard in client.status()["shards"])
-
-
-def used_bytes(client: Client) -> int:
-    return sum(shard["used_bytes"] for shard in client.status()["shards"])
 
 
 READER = """
@@ -295,10 +241,14 @@ def test_a_reader_that_is_killed_gives_its_slots_back_after_a_while(
         assert reader.stdout is not None
         assert reader.stdout.readline() == "holding\n"
         client.clear(handle)
-        assert lent_bytes(client) == used_bytes(client) == 256_000 // 4096 * 4096 + 4096 - 2048
+        assert (
+            backend_sum(client, "lent_bytes")
+            == used_bytes(client)
+            == 256_000 // 4096 * 4096 + 4096 - 2048
+        )
         reader.send_signal(signal.SIGKILL)
-    wait_until(lambda: lent_bytes(client) == 0)
-    assert quarantined_bytes(client) == used_bytes(client) > 0
+    wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
+    assert backend_sum(client, "quarantined_bytes") == used_bytes(client) > 0
     wait_until(lambda: used_bytes(client) == 0)
 
 
@@ -317,7 +267,7 @@ def test_a_loan_that_is_kept_too_long_is_reported_and_kept(
     def keep(*arguments: Any) -> torch.Tensor:
         wait_until(lambda: overdue() == 1)
         client.clear(handle)
-        assert lent_bytes(client) == used_bytes(client) > 0
+        assert backend_sum(client, "lent_bytes") == used_bytes(client) > 0
         return filled(*arguments)
 
     monkeypatch.setattr(PartGet, "call", borrow)

@@ -126,6 +126,9 @@ class Capabilities:
     """Where the bytes are: ``"cpu"`` or a torch device name."""
     outlives_process: bool = False
     """Sealed bytes survive a kill of this process, and ``recover=True`` finds them."""
+    keeps_unsealed: bool = True
+    """Of what ``outlives_process``: bytes that were written and not sealed are there too, so that
+    a put may go on at a successor. Else it is given up there, and its client begins again."""
     durable: bool = False
     """Sealed bytes survive a reboot of the host."""
     shared_between_hosts: bool = False

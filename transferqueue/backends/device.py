@@ -8,7 +8,8 @@ The allocator, the leases and the budget are those of every backend. What is dif
   they have reserved, on their own device; who may look where is kept by `SlotTable`. Where the
   driver refuses to show it, everything goes through the shard, and ``facts`` says why.
 * Nothing outlives the process: the driver frees the block with it. A successor begins empty, and
-  what was here alone is `RowsLost`.
+  what was here alone is `RowsLost`. With the option ``host_copies`` it is not here alone: see
+  `HostCopies`.
 
 No torch: the driver is asked directly, so that a shard stays small and starts at once.
 """
@@ -26,6 +27,7 @@ from transferqueue.backends.allocating import AllocatingBackend
 from transferqueue.backends.base import Backend, BackendConfig, Capabilities
 from transferqueue.backends.copying import as_bytes
 from transferqueue.backends.gather import gather, merge_runs
+from transferqueue.backends.host_copies import HostCopies
 from transferqueue.devices.registry import find_device
 from transferqueue.devices.slots import QUARANTINE_S, SlotTable
 from transferqueue.devices.staging import Staging
@@ -52,30 +54,38 @@ SHORT_RUN_BYTES = 64 << 10
 """A copy from a device costs about 10 µs of calls, as much as moving this many bytes: where runs
 are shorter on average, the stretch that they lie in is fetched and sorted out on the host."""
 
+_OPTIONS = {"device", "quarantine_s", "show", "required", "host_copies"}
+
 _log = logging.getLogger(__name__)
 
 
 class DeviceBackend(AllocatingBackend):
     """Options: ``device``, a name as `find_device` takes it; ``quarantine_s``, for which the slots
     of a dead process are kept apart; ``show`` (a bool): whether other processes may open it, and
-    ``required`` (a bool): whether a driver that refuses that fails the start."""
+    ``required`` (a bool): whether a driver that refuses that fails the start; ``host_copies`` (a
+    bool): whether what is sealed is kept in memory of the host too, for a successor."""
 
     default_device = ""
 
-    def __init__(self, device: Device, block: DeviceBlock, config: BackendConfig) -> None:
+    def __init__(
+        self,
+        device: Device,
+        block: DeviceBlock,
+        config: BackendConfig,
+        copies: HostCopies | None = None,
+    ) -> None:
         """``open`` is the way to get one."""
         super().__init__(block.nbytes)
         self.device = device
-        self.capabilities = Capabilities(device=device.name)
+        self.capabilities = Capabilities(
+            device=device.name, outlives_process=copies is not None, keeps_unsealed=copies is None
+        )
         self._block = block
+        self._copies = copies
         self._staging = Staging(device)
         self._staged: dict[int, Bytes] = {}
-        self._slots = SlotTable(
-            self._allocator,
-            pool=f"{config.service_id}-{config.slot}",
-            epoch=config.epoch,
-            quarantine_s=float(config.options.get("quarantine_s", QUARANTINE_S)),
-        )
+        self._config = config
+        self._slots = self._new_slots()
         self._token = secrets.token_hex(8)
         self.handle, self.why_not_shown = _shown(device, block, config.options)
 
@@ -86,18 +96,32 @@ class DeviceBackend(AllocatingBackend):
         device = find_device(str(options.get("device", cls.default_device)))
         try:
             block = device.allocate(-(-config.budget_bytes // PAGE_BYTES) * PAGE_BYTES)
+            copies: HostCopies | None = None
             try:
-                return cls(device, block, config)
+                copies = HostCopies.open(config) if options.get("host_copies") else None
+                return cls(device, block, config, copies)
             except BaseException:
                 block.close()
+                if copies is not None:
+                    copies.close(keep=copies.recovered)
                 raise
         except BaseException:
             device.close()
             raise
 
+    def _new_slots(self) -> SlotTable:
+        return SlotTable(
+            self._allocator,
+            pool=f"{self._config.service_id}-{self._config.slot}",
+            epoch=self._config.epoch,
+            quarantine_s=float(self._config.options.get("quarantine_s", QUARANTINE_S)),
+        )
+
     # -- room -----------------------------------------------------------------------------------
 
     def _back(self, addresses: Int64s, extents: Int64s) -> bool:
+        if self._copies is not None and not self._copies.back(self._allocator.frontier):
+            return False
         self._slots.enter(addresses, np.asarray(extents, np.int64))
         return True
 
@@ -108,7 +132,24 @@ class DeviceBackend(AllocatingBackend):
             self._unstage(np.asarray(addresses, np.int64), np.asarray(nbytes, np.int64))
 
     def adopt(self, addresses: Int64s, nbytes: Int64s) -> None:
-        Backend.adopt(self, addresses, nbytes)
+        if self._copies is None:
+            Backend.adopt(self, addresses, nbytes)
+            return
+        super().adopt(addresses, nbytes)
+        self._slots = self._new_slots()
+        starts, sizes = merge_runs(addresses, nbytes)
+        self._slots.enter(starts, sizes)
+        with self._failing("written"):
+            self._copies.restore(self._staging, self._block, starts, sizes)
+        self._slots.seal(starts)
+
+    @property
+    def journal_path(self) -> str | None:
+        return None if self._copies is None else self._copies.journal_path
+
+    @property
+    def recovered(self) -> bool:
+        return self._copies is not None and self._copies.recovered
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -132,6 +173,8 @@ class DeviceBackend(AllocatingBackend):
             self._unstage(addresses, nbytes, write=True)
         with self._failing("written"):
             self._staging.flush()
+            if self._copies is not None:
+                self._copies.keep(self._staging, self._block, addresses, nbytes)
         self._slots.seal(addresses)
 
     def _unstage(self, addresses: Int64s, nbytes: Int64s, *, write: bool = False) -> None:
@@ -196,6 +239,7 @@ class DeviceBackend(AllocatingBackend):
             "uuid": self.device.uuid,
             "handle": None if self.handle is None else self.handle.to_plain(),
             "why_not_shown": self.why_not_shown,
+            "is_kept": self._copies is not None,
         }
 
     # -- the rest -------------------------------------------------------------------------------
@@ -203,7 +247,8 @@ class DeviceBackend(AllocatingBackend):
     def facts(self) -> dict[str, Any]:
         """``device``; ``shown``, whether processes of this host can open its memory, and
         ``why_not_shown``; ``pinned``, whether copies through the shard are from page-locked memory;
-        ``lent_bytes`` to readers, and ``quarantined_bytes`` of dead ones."""
+        ``lent_bytes`` to readers, and ``quarantined_bytes`` of dead ones; ``host_copies``, the
+        folder where all of it is once more, "" when it is not."""
         return {
             "device": self.device.name,
             "shown": self.handle is not None,
@@ -211,6 +256,7 @@ class DeviceBackend(AllocatingBackend):
             "pinned": self._staging.is_pinned,
             "lent_bytes": sum(self._slots.of_readers().values()),
             "quarantined_bytes": self._slots.quarantined_bytes,
+            "host_copies": "" if self._copies is None else self._copies.directory,
         }
 
     def close(self, *, keep: bool = False) -> None:
@@ -224,6 +270,8 @@ class DeviceBackend(AllocatingBackend):
             _log.warning("%s: closed while it was copying: %s", self.device.name, error)
         self._block.close()
         self.device.close()
+        if self._copies is not None:
+            self._copies.close(keep=keep)
 
 
 class CudaBackend(DeviceBackend):
@@ -252,7 +300,7 @@ def _shown(
 
 
 def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    unknown = set(options) - {"device", "quarantine_s", "show", "required"}
+    unknown = set(options) - _OPTIONS
     if unknown:
         raise ConfigError(f"a backend on a device has no options {sorted(unknown)}")
     return options

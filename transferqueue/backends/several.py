@@ -83,6 +83,13 @@ class SeveralBackends(Backend):
         """Numbers of those that do not have what they had before home was recovered."""
         return np.array([n for n, one in enumerate(self._all) if not one.recovered], np.int64)
 
+    @property
+    def without_unsealed(self) -> Int64s:
+        """Numbers of those that were recovered, but for what was not sealed."""
+        all_of_it = [one.capabilities.keeps_unsealed for one in self._all]
+        found = [n for n, one in enumerate(self._all) if one.recovered and not all_of_it[n]]
+        return np.array(found, np.int64)
+
     # -- room -----------------------------------------------------------------------------------
 
     @property
@@ -224,12 +231,14 @@ class SeveralBackends(Backend):
             return one.lies_in_memory(addresses & _OWN)
         return all(one.lies_in_memory(a) for one, a, _ in self._split(addresses, addresses))
 
-    def are_mappable(self, addresses: Int64s) -> NDArray[np.bool_]:
-        """Which of these ranges clients of this host reach themselves. bool[ranges]"""
-        if not self._all[0].capabilities.mappable:
-            return np.zeros(len(addresses), np.bool_)
+    def are_within_reach(self, addresses: Int64s) -> NDArray[np.bool_]:
+        """Which of these ranges processes of this host write themselves: in memory that they map,
+        or that is of a device and shown to them. bool[ranges]"""
         is_home: NDArray[np.bool_] = addresses >> ADDRESS_BITS == 0
-        return is_home
+        home = self._all[0]
+        if home.capabilities.mappable or home.lies_on_device(addresses[is_home]):
+            return is_home
+        return np.zeros(len(addresses), np.bool_)
 
     def is_mappable(self, addresses: Int64s) -> bool:
         """Whether all of them are, now that they are sealed."""

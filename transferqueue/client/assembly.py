@@ -6,6 +6,7 @@ numpy operations a part, none a row.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -18,9 +19,10 @@ from transferqueue.errors import FieldSpecMismatch, Malformed
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from transferqueue.client.device_copies import LentRanges
+    from transferqueue.client.device_puts import DeviceColumn
     from transferqueue.client.placement import Rows
     from transferqueue.fields import FieldSpec
     from transferqueue.wire.get import GotColumn
@@ -40,48 +42,78 @@ class ColumnBytes:
 
     def sizes(self, num_rows: int) -> np.ndarray:
         """Bytes of each row. int64[rows]."""
-        if self.lengths is None:
-            return np.full(num_rows, self.spec.unit_bytes, dtype=np.int64)
-        return self.lengths * self.spec.unit_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnRows:
-    """Some rows of a column, not yet brought together."""
-
-    lengths: np.ndarray | None  # int64[rows] in units; None: one unit each
-    _source: np.ndarray  # uint8[bytes of the whole column]
-    _runs: Runs
-    """Where the rows lie in the source."""
+        return sizes_of(self.spec, self.lengths, num_rows)
 
     @property
     def num_bytes(self) -> int:
-        return self._runs.total_bytes
+        return len(self.payload)
+
+    def rows(self, lengths: np.ndarray | None, runs: Runs) -> ColumnRows:
+        return HostRows(lengths=lengths, runs=runs, source=self.payload)
+
+
+def sizes_of(spec: FieldSpec, lengths: np.ndarray | None, num_rows: int) -> np.ndarray:
+    """Bytes of each row. int64[rows]."""
+    if lengths is None:
+        return np.full(num_rows, spec.unit_bytes, dtype=np.int64)
+    return lengths * spec.unit_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnRows(ABC):
+    """Some rows of a column that is put, not yet brought together."""
+
+    lengths: np.ndarray | None  # int64[rows] in units; None: one unit each
+    runs: Runs
+    """Where the rows lie among the bytes of the whole column."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.runs.total_bytes
+
+    @abstractmethod
+    def cut(self, offset: int, nbytes: int) -> np.ndarray:
+        """Part of the bytes in one piece, in memory of the host."""
+
+    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+        """`cut` of several, offsets and sizes, to be taken in order."""
+        return (self.cut(offset, nbytes) for offset, nbytes in pieces)
+
+    @abstractmethod
+    def copy_to(self, out: np.ndarray) -> None:
+        """All of the bytes to memory of the host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRows(ColumnRows):
+    """Of a column in memory of the host."""
+
+    source: np.ndarray  # uint8[bytes of the whole column]
 
     def cut(self, offset: int, nbytes: int) -> np.ndarray:
-        """Part of the bytes in one piece: a view where they follow one another, else a copy."""
-        return gather(self._source, *self._runs.cut(offset, nbytes))
+        """A view where the bytes follow one another, else a copy."""
+        return gather(self.source, *self.runs.cut(offset, nbytes))
 
     def copy_to(self, out: np.ndarray) -> None:
         """The one copy of a put: from the caller's memory to its place in the arena."""
-        starts, sizes = self._runs.starts, self._runs.sizes
+        starts, sizes = self.runs.starts, self.runs.sizes
         if len(starts) == 1:
             first = int(starts[0])
-            copy_into(out, self._source[first : first + len(out)])
+            copy_into(out, self.source[first : first + len(out)])
         elif len(starts):
-            gather_into(out, self._source, starts, sizes)
+            gather_into(out, self.source, starts, sizes)
 
 
-def rows_of(column: ColumnBytes, rows: Rows, num_rows: int) -> ColumnRows:
+def rows_of(column: ColumnBytes | DeviceColumn, rows: Rows, num_rows: int) -> ColumnRows:
     """Rows of a column of ``num_rows``."""
     lengths = None if column.lengths is None else np.ascontiguousarray(column.lengths[rows])
     if isinstance(rows, slice) and rows.stop - rows.start == num_rows:
-        runs = Runs.one(0, len(column.payload))
+        runs = Runs.one(0, column.num_bytes)
     else:
         sizes = column.sizes(num_rows)
         starts = np.cumsum(sizes) - sizes
         runs = Runs.of(starts[rows], sizes[rows])
-    return ColumnRows(lengths=lengths, _source=column.payload, _runs=runs)
+    return column.rows(lengths, runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.client.borrows import AsyncBorrow
 from transferqueue.client.claims import AsyncClaim, PendingClaim
 from transferqueue.client.claims_ahead import ClaimsAhead
 from transferqueue.client.data_operations import DEFAULT_PARTITION
 from transferqueue.client.looking import AsyncLooking
 from transferqueue.client.policies import policy_of, schema_of
+from transferqueue.client.upkeep import AsyncUpkeep
 from transferqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
 
     from tensordict import TensorDict
 
     from transferqueue.client.operations import Operations
-    from transferqueue.client.upkeep_operations import CheckpointInfo
     from transferqueue.client.weights import Weights
     from transferqueue.coordinator.predicate import Predicate
     from transferqueue.coordinator.samplers import Sampler
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from transferqueue.view.schema import Schema
 
 
-class AsyncClient(AsyncLooking):
+class AsyncClient(AsyncLooking, AsyncUpkeep):
     """A connection to one service, for one event loop. Made by `transferqueue.connect_async`.
 
     What each method does stands at the method of the same name of `Client`.
@@ -93,6 +94,28 @@ class AsyncClient(AsyncLooking):
         return await self._ops.data.get_columns(
             handle, fields=fields, optional=optional, device=device, timeout_s=timeout_s
         )
+
+    def borrow(
+        self,
+        handle: BatchHandle,
+        *,
+        fields: Sequence[str] | None = None,
+        optional: Sequence[str] = (),
+        device: object = None,
+        lease_s: float = 60.0,
+        timeout_s: float | None = None,
+    ) -> AsyncBorrow:
+        """See `Client.borrow`. ``async with client.borrow(…) as td``."""
+        opening = partial(
+            self._ops.data.borrow,
+            handle,
+            fields=fields,
+            optional=optional,
+            device=device,
+            lease_s=lease_s,
+            timeout_s=timeout_s,
+        )
+        return AsyncBorrow(opening)
 
     def view(self, handle: BatchHandle, *, reads: Sequence[str] = ()) -> LazyDataProto:
         """See `Client.view`. ``await view.fetch([…])`` brings columns; to read one that was not
@@ -201,47 +224,6 @@ class AsyncClient(AsyncLooking):
             while True:
                 async with await ahead.next() as claim:
                     yield claim
-
-    async def dead_letters(
-        self,
-        task: str,
-        partition: str = DEFAULT_PARTITION,
-        *,
-        timeout_s: float | None = None,
-    ) -> BatchHandle:
-        """See `Client.dead_letters`."""
-        return await self._ops.upkeep.dead_letters(task, partition, timeout_s=timeout_s)
-
-    async def redrive(
-        self,
-        task: str,
-        *,
-        handle: BatchHandle | None = None,
-        partition: str | None = None,
-        timeout_s: float | None = None,
-    ) -> int:
-        """See `Client.redrive`."""
-        return await self._ops.upkeep.redrive(
-            task, handle=handle, partition=partition, timeout_s=timeout_s
-        )
-
-    async def discard(self, handle: BatchHandle, *, timeout_s: float | None = None) -> int:
-        """See `Client.discard`."""
-        return await self._ops.upkeep.discard(handle, timeout_s=timeout_s)
-
-    async def drop_partition(self, partition: str, *, timeout_s: float | None = None) -> None:
-        """See `Client.drop_partition`."""
-        await self._ops.upkeep.drop_partition(partition, timeout_s=timeout_s)
-
-    async def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
-        """See `Client.lose_shard`."""
-        await self._ops.upkeep.lose_shard(slot, timeout_s=timeout_s)
-
-    async def checkpoint(
-        self, path: str | os.PathLike[str], *, timeout_s: float | None = None
-    ) -> CheckpointInfo:
-        """As `Client.checkpoint`."""
-        return await self._ops.upkeep.checkpoint(path, timeout_s=timeout_s)
 
     async def wait(
         self,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.client.assembly import ColumnBytes
+from transferqueue.client.device_puts import DeviceColumn
+from transferqueue.client.tensors_found import TensorsFound
 from transferqueue.errors import DuplicateRows, InvalidInput, RowCountMismatch
 from transferqueue.fields import check_name
 from transferqueue.wire.columns import encode_column
@@ -15,6 +16,9 @@ from transferqueue.wire.columns import encode_column
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from transferqueue.client.assembly import ColumnBytes
+    from transferqueue.client.device_side import DeviceSide
+    from transferqueue.client.device_sides import DeviceSides
     from transferqueue.fields import FieldSpec
     from transferqueue.wire.columns import ObjectPolicy
 
@@ -26,13 +30,24 @@ class Batch:
     partition: str
     num_rows: int
     uids: np.ndarray | None  # int64[rows]; None: new rows
-    columns: Mapping[str, ColumnBytes]
+    columns: Mapping[str, ColumnBytes | DeviceColumn]
     tags: Mapping[str, Any]
     overwrite: bool
 
     @property
     def nbytes(self) -> int:
-        return sum(len(column.payload) for column in self.columns.values())
+        return sum(column.num_bytes for column in self.columns.values())
+
+    @property
+    def side(self) -> DeviceSide | None:
+        """The device that most of its bytes are on, of those that are on any; ``None``: all are in
+        memory of the host."""
+        of_side: dict[DeviceSide, int] = {}
+        for column in self.columns.values():
+            if isinstance(column, DeviceColumn):
+                side = column.source.side
+                of_side[side] = of_side.get(side, 0) + column.num_bytes
+        return max(of_side, key=lambda side: of_side[side], default=None)
 
     @property
     def specs(self) -> dict[str, FieldSpec]:
@@ -47,6 +62,7 @@ def encode_batch(
     tags: Mapping[str, Any],
     overwrite: bool,
     objects: ObjectPolicy,
+    devices: DeviceSides,
 ) -> Batch:
     """Check and encode everything, so that a bad column is refused before anything is sent."""
     if not columns:
@@ -55,17 +71,19 @@ def encode_batch(
     num_rows = _count_rows(columns, uids)
     if uids is not None:
         _check_distinct(uids)
-    encoded = {}
-    for name, value in columns.items():
-        column = encode_column(check_name(name, what="field"), value, num_rows, objects=objects)
-        encoded[name] = ColumnBytes(
-            spec=column.spec, lengths=column.lengths, payload=column.payload
+    found = TensorsFound(devices)
+    encoded = {
+        name: encode_column(
+            check_name(name, what="field"), value, num_rows, objects=objects, stays=found.stays
         )
+        for name, value in columns.items()
+    }
     return Batch(
         partition=partition,
         num_rows=num_rows,
         uids=uids,
-        columns=encoded,
+        # When all are encoded: a copy that one of them needed on its device is then under way.
+        columns={name: found.column(column) for name, column in encoded.items()},
         tags=_check_tags(tags, num_rows),
         overwrite=overwrite,
     )

@@ -9,7 +9,8 @@ import numpy as np
 
 from transferqueue.client.assembly import ColumnBytes
 from transferqueue.client.batch import encode_batch
-from transferqueue.client.device_side import DeviceSides
+from transferqueue.client.borrowed import Borrowed
+from transferqueue.client.device_sides import DeviceSides
 from transferqueue.client.inputs import columns_of, mapping_of, names_of, seconds_of
 from transferqueue.client.placement import split_by_home
 from transferqueue.client.put_site import SITE_TAG, put_site
@@ -26,6 +27,7 @@ from transferqueue.wire.arrays import ArrayWriter
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.reading import Column
     from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
@@ -68,6 +70,7 @@ class DataOperations:
             tags=mapping_of("tags", tags),
             overwrite=overwrite,
             objects=self._objects,
+            devices=self.devices,
         )
         # Made before anything is sent, so that a meta_info it cannot hold is refused first.
         meta = {**proto_meta, **mapping_of("meta_info", meta_info)}
@@ -83,7 +86,7 @@ class DataOperations:
         )
         uids = await put.run()
         for name, column in batch.columns.items():
-            self.traffic.count_put(name, batch.num_rows, len(column.payload))
+            self.traffic.count_put(name, batch.num_rows, column.num_bytes)
         return target if handle is not None else _with_uids(target, uids)
 
     def _target(
@@ -124,6 +127,19 @@ class DataOperations:
         device: object = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
+        side = self.devices.side(device)
+        return await self._columns(handle, fields, optional, side=side, timeout_s=timeout_s)
+
+    async def _columns(
+        self,
+        handle: BatchHandle,
+        fields: Sequence[str] | None,
+        optional: Sequence[str],
+        *,
+        side: DeviceSide | None,
+        timeout_s: float | None,
+        borrowed: Borrowed | None = None,
+    ) -> dict[str, Any]:
         self._session.check(handle)
         optional = names_of("optional", optional)
         wanted = list(handle.fields) if fields is None else names_of("fields", fields)
@@ -136,7 +152,8 @@ class DataOperations:
             fields=[stored[name] for name in wanted],
             optional=[stored[name] for name in optional],
             timeout_s=self._timeout(timeout_s),
-            side=self.devices.side(device),
+            side=side,
+            borrowed=borrowed,
         )
         got: Mapping[str, Column] = await get.run() if len(handle) else _no_rows(handle, wanted)
         for name, column in got.items():
@@ -159,6 +176,26 @@ class DataOperations:
             handle, fields=fields, optional=optional, device=device, timeout_s=timeout_s
         )
         return to_tensordict(columns, len(handle))
+
+    async def borrow(
+        self,
+        handle: BatchHandle,
+        *,
+        fields: Sequence[str] | None = None,
+        optional: Sequence[str] = (),
+        device: object = None,
+        lease_s: float = 60.0,
+        timeout_s: float | None = None,
+    ) -> Borrowed:
+        from transferqueue.client.tensordicts import to_tensordict
+
+        side = self.devices.side(device)
+        borrowed = Borrowed(self._caller, side, seconds_of(lease_s, 0.0))
+        columns = await self._columns(
+            handle, fields, optional, side=side, timeout_s=timeout_s, borrowed=borrowed
+        )
+        borrowed.tensors = to_tensordict(columns, len(handle))
+        return borrowed
 
     async def clear(
         self,

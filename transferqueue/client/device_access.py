@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from transferqueue.devices.base import MemoryHandle
-from transferqueue.errors import Malformed
+from transferqueue.errors import Malformed, OwnerLost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +23,12 @@ class DeviceAccess:
     uuid: str
     handle: MemoryHandle | None
     why_not_shown: str
+    is_kept: bool = False
+    """Whether a shard that was killed finds what was there when it is back."""
+
+    def is_of(self, lost: OwnerLost) -> bool:
+        """Whether the owner that was lost is this memory's."""
+        return self.handle is not None and lost.args[1] == str(self.handle.owner)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
@@ -35,6 +41,7 @@ class DeviceAccess:
                 uuid=str(plain["uuid"]),
                 handle=None if handle is None else MemoryHandle.from_plain(handle),
                 why_not_shown=str(plain["why_not_shown"]),
+                is_kept=bool(plain.get("is_kept")),
             )
         except (KeyError, TypeError) as error:
             raise Malformed(f"not a description of device memory: {error!r}") from error

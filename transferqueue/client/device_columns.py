@@ -16,6 +16,7 @@ from transferqueue.client.assembly import (
     join_present,
     present_rows,
 )
+from transferqueue.client.device_access import DeviceAccess
 from transferqueue.client.device_copies import Copy, Source
 from transferqueue.errors import Malformed
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from transferqueue.client.assembly import GotPart
+    from transferqueue.client.borrowed import Borrowed
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.fields import FieldSpec
 
@@ -55,9 +57,13 @@ class DeviceColumn:
         num_rows: int,
         parts: Sequence[GotPart],
         inverse: np.ndarray | None,
+        *,
         side: DeviceSide,
+        borrowed: Borrowed | None = None,
     ) -> None:
-        """``inverse``: int64[rows asked for], which of the ``num_rows`` each is; ``None``: all."""
+        """``inverse``: int64[rows asked for], which of the ``num_rows`` each is; ``None``: all.
+        ``borrowed``: the column may look at memory of a shard, and this is told."""
+        self._borrowed = borrowed
         self._field, self._num_rows, self._inverse, self._side = field, num_rows, inverse, side
         self._parts = list(parts)
         is_on_host = all(part.lent is None for part in parts)
@@ -102,12 +108,25 @@ class DeviceColumn:
             lengths = None if lengths is None else lengths[self._inverse]
             present = None if present is None else present[self._inverse]
         copies = copies_of(source, starts, sizes)
-        return DeviceColumnBytes(
-            spec=spec,
-            lengths=lengths,
-            payload=self._side.filled(int(sizes.sum()), sources, copies),
-            present=present,
-        )
+        payload = self._viewed(spec, sources, copies)
+        if payload is None:
+            payload = self._side.filled(int(sizes.sum()), sources, copies)
+        return DeviceColumnBytes(spec=spec, lengths=lengths, payload=payload, present=present)
+
+    def _viewed(
+        self, spec: FieldSpec, sources: Sequence[Source], copies: Sequence[Copy]
+    ) -> torch.Tensor | None:
+        """The bytes where they are, if they may be borrowed and lie together on this device."""
+        if self._borrowed is None or len(copies) != 1:
+            return None
+        (only,) = copies
+        access = sources[only.source]
+        is_here = isinstance(access, DeviceAccess) and access.uuid == self._side.device.uuid
+        if not is_here or only.start % spec.itemsize:
+            return None
+        assert isinstance(access, DeviceAccess)
+        keep = self._borrowed.mark(self._field)
+        return self._side.viewed(access, only.start, only.nbytes, keep)
 
     def _places(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[Source]]:
         """Of each row the source, and where it begins there. Rows that are not there are zeros."""

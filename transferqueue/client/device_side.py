@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from transferqueue.client.device_access import DeviceAccess
+from transferqueue.client.device_puts import DeviceRows
+from transferqueue.client.postponed import Postponed
 from transferqueue.closing import Closing
 from transferqueue.devices.ladder import Choice, ClientSide, Rung, ShardSide, choose, require
 from transferqueue.devices.opened import OpenedBlocks
 from transferqueue.devices.registry import find_device
-from transferqueue.devices.staging import Staging
-from transferqueue.errors import ConfigError, DeviceMissing, HandleRefused, OwnerLost, PeerRefused
+from transferqueue.devices.staging import CHUNK_BYTES, Staging
+from transferqueue.errors import (
+    DeviceMissing,
+    DeviceStuck,
+    HandleRefused,
+    OwnerLost,
+    PeerRefused,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import numpy as np
     import torch
 
+    from transferqueue.client.assembly import ColumnRows
     from transferqueue.client.device_copies import Copy, Source
+    from transferqueue.client.device_puts import DeviceBytes, Ranges
     from transferqueue.client.session import ShardAddress
     from transferqueue.devices.base import Device, DeviceBlock
+    from transferqueue.net.calls import Call
 
 ARENA_IS_NOT_LOCKED = (
     "arenas are not page-locked: copies go through a ring of page-locked memory instead"
@@ -37,6 +50,12 @@ class DeviceSide(Closing):
         self._lock = threading.Lock()
         self._stream = self.device.stream()
         self._staging = Staging(self.device)
+        self._idle: list[Staging] = []
+        """Rings of puts that have ended, for the next ones. No lock: a thread that has `_lock` of
+        one device may want a ring of another."""
+        self._stuck: list[Staging] = []
+        """Kept, since the device may still write to them."""
+        self._postponed = Postponed()
         self._opened = OpenedBlocks()
         self._devices: dict[str, Device | None] = {self.device.uuid: self.device}
         self._why_not_peer: dict[str, str] = {}
@@ -54,7 +73,7 @@ class DeviceSide(Closing):
         )
 
     def opens(self, shard: ShardAddress) -> bool:
-        """Whether bytes are copied from the shard's own device memory."""
+        """Whether bytes are copied from, or to, the shard's own device memory."""
         return shard.device is not None and self.way_to(shard).rung in (Rung.SAME_GPU, Rung.PEER)
 
     def _client_side(self, access: DeviceAccess | None) -> ClientSide:
@@ -82,7 +101,88 @@ class DeviceSide(Closing):
             except PeerRefused as refused:
                 self._why_not_peer[access.uuid] = str(refused)
 
-    # -- copies ---------------------------------------------------------------------------------
+    # -- puts -----------------------------------------------------------------------------------
+
+    def copy_out(self, source: DeviceBytes, ranges: Ranges, out: np.ndarray) -> None:
+        """Ranges of a tensor, offsets and sizes, one after the other into memory of the host."""
+        with self._ring() as ring:
+            ring.wait_for(source.ready)
+            ring.copy_ranges_out(source.block, ranges, out.data)
+
+    def pieces_out(self, source: DeviceBytes, pieces: Sequence[Ranges]) -> Iterator[np.ndarray]:
+        """As `Staging.pieces_out`."""
+        with self._ring() as ring:
+            ring.wait_for(source.ready)
+            yield from ring.pieces_out(source.block, pieces)
+
+    @contextmanager
+    def _ring(self) -> Iterator[Staging]:
+        """One of its own for each put that is under way: what is in it is waited for one put at a
+        time. One that is stuck is not used again."""
+        try:
+            ring = self._idle.pop()
+        except IndexError:
+            ring = Staging(self.device)
+        rings = self._idle
+        try:
+            yield ring
+        except DeviceStuck:
+            rings = self._stuck
+            raise
+        finally:
+            rings.append(ring)
+
+    def fill(self, access: DeviceAccess, columns: Sequence[tuple[int, ColumnRows]]) -> None:
+        """Copy rows to the addresses that a shard has reserved for them in its device memory.
+
+        The device has made all of the copies when this returns. `OwnerLost`, `HandleRefused`;
+        after a `DeviceStuck` some copies may come still: see `Postponed`.
+        """
+        with self._lock:
+            block = self._block(access)
+            self.check_owner(access)
+            for event in {c.source.ready for _, c in columns if isinstance(c, DeviceRows)}:
+                self._stream.wait_for(event)
+            for address, column in columns:
+                if isinstance(column, DeviceRows) and column.side is self:
+                    self._copy_rows(block, address, column)
+                else:
+                    self._stage_rows(block, address, column)
+            self._staging.flush()
+            self._stream.record().wait()
+        self.check(access)
+
+    def postpone_until_done(self, abort: Call) -> None:
+        """A put was given up over a stuck `fill`."""
+        with self._lock:
+            marks = [self._staging.record(), self._stream.record()]
+            self._postponed.add(abort, lambda: all(mark.is_done() for mark in marks))
+
+    def postpone(self, call: Call, when: Callable[[], bool]) -> None:
+        """See `Postponed`."""
+        with self._lock:
+            self._postponed.add(call, when)
+
+    def due(self) -> list[Call]:
+        """Of those that were postponed: to be sent."""
+        if not len(self._postponed):
+            return []
+        with self._lock:
+            return self._postponed.take_due()
+
+    def _copy_rows(self, block: DeviceBlock, address: int, rows: DeviceRows) -> None:
+        for start, nbytes in rows.ranges(0, rows.num_bytes):
+            self._stream.copy_across(block, address, rows.source.block, start, nbytes)
+            address += nbytes
+
+    def _stage_rows(self, block: DeviceBlock, address: int, rows: ColumnRows) -> None:
+        """Of the host, or of another device."""
+        lows = range(0, rows.num_bytes, CHUNK_BYTES)
+        pieces = [(low, min(CHUNK_BYTES, rows.num_bytes - low)) for low in lows]
+        for low, data in zip(lows, rows.cuts(pieces), strict=True):
+            self._staging.copy_in(block, address + low, data.data)
+
+    # -- gets -----------------------------------------------------------------------------------
 
     def filled(
         self, nbytes: int, sources: Sequence[Source], copies: Sequence[Copy]
@@ -105,6 +205,12 @@ class DeviceSide(Closing):
             self._stream.record().wait()
         return tensor
 
+    def viewed(self, access: DeviceAccess, start: int, nbytes: int, keep: object) -> torch.Tensor:
+        """A uint8 tensor ``[nbytes]`` that is memory of a shard on this very device, under a lease.
+        It and all made from it hold ``keep``. `HandleRefused`, `OwnerLost`."""
+        with self._lock:
+            return self.device.tensor_over(self._block(access), start, nbytes, keep)
+
     def _block(self, access: DeviceAccess) -> DeviceBlock:
         """Opened at its first use, and kept open until `close`, or the owner's end."""
         known = self._blocks.get(access.token)
@@ -121,19 +227,28 @@ class DeviceSide(Closing):
 
     def check(self, access: DeviceAccess) -> None:
         """`OwnerLost` when what was copied from there may be anything."""
-        assert access.handle is not None
         try:
-            self._opened.check(access.handle)
+            self.check_owner(access)
         except OwnerLost:
             with self._lock:
-                if self._blocks.pop(access.token, None) is not None:
-                    self._opened.let_go(access.handle)
+                self._let_go(access)
             raise
+
+    def check_owner(self, access: DeviceAccess) -> None:
+        """`OwnerLost` when the process whose memory it is has ended."""
+        assert access.handle is not None
+        self._opened.check(access.handle)
+
+    def _let_go(self, access: DeviceAccess) -> None:
+        if self._blocks.pop(access.token, None) is not None:
+            assert access.handle is not None
+            self._opened.let_go(access.handle)
 
     def close(self) -> None:
         """Tensors that were made stay valid."""
         with self._lock:
-            self._staging.close()
+            for ring in (self._staging, *self._idle, *self._stuck):
+                ring.close()
             self._stream.close()
             self._opened.close()
             for device in self._devices.values():
@@ -156,58 +271,3 @@ def shard_side(shard: ShardAddress, failed: Mapping[str, str]) -> ShardSide:
         why_not_shown=why_not_shown,
         why_not_mapped=shard.why_not_mapped,
     )
-
-
-class DeviceSides(Closing):
-    """The devices that a client's gets land on, by name."""
-
-    def __init__(self, default: str | None, required: str | None) -> None:
-        """``required``: the worst way to the default device. `ConfigError` for one there is not."""
-        self._default = default
-        self._required = _rung(required)
-        self._sides: dict[str, DeviceSide] = {}
-        self._lock = threading.Lock()
-
-    def side(self, device: object = None) -> DeviceSide | None:
-        """``device``: a name or ``torch.device``, ``None`` for the default one. ``None``: the
-        bytes are wanted in memory of the host. `DeviceMissing`."""
-        name = self._default if device is None else str(device)
-        if name is None or name == "cpu":
-            return None
-        if name == "cuda":
-            name = f"cuda:{_current_cuda()}"
-        required = self._required if name == self._default else None
-        with self._lock:
-            if name not in self._sides:
-                self._sides[name] = DeviceSide(name, required)
-            return self._sides[name]
-
-    def check(self, shards: Iterable[ShardAddress]) -> None:
-        """At the start: `DeviceMissing`, `RungRefused`, and `ConfigError` for a way to a device
-        when there is none."""
-        side = self.side()
-        for shard in shards:
-            if side is not None:
-                side.way_to(shard)
-            elif self._required is not None:
-                require(self._required, ClientSide(), shard_side(shard, {}))
-
-    def close(self) -> None:
-        with self._lock:
-            sides, self._sides = self._sides, {}
-        for side in sides.values():
-            side.close()
-
-
-def _rung(name: str | None) -> Rung | None:
-    try:
-        return None if name is None else Rung(name)
-    except ValueError:
-        known = [rung.value for rung in Rung]
-        raise ConfigError(f"required must be one of {known}, got {name!r}") from None
-
-
-def _current_cuda() -> int:
-    import torch
-
-    return torch.cuda.current_device() if torch.cuda.is_available() else 0

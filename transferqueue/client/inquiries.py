@@ -22,7 +22,7 @@ from transferqueue.wire.tags import read_tags
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from transferqueue.client.device_side import DeviceSides
+    from transferqueue.client.device_sides import DeviceSides
     from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
 

@@ -75,8 +75,10 @@ class PartGet:
         fields: Sequence[str],
         optional: Sequence[str],
         timeout_s: float,
+        borrow_s: float | None = None,
     ) -> Call:
-        """``uids``: of the whole get."""
+        """``uids``: of the whole get. ``borrow_s``: for how long device memory is borrowed;
+        ``None``: it is only copied from."""
         part = self._part
         arrays = ArrayWriter()
         body: dict[str, Any] = {
@@ -87,6 +89,8 @@ class PartGet:
             "reader": self._reader(),
             "timeout_s": timeout_s,
         }
+        if borrow_s is not None:
+            body["borrow_s"] = borrow_s
         slot = part.slot
         if self._at_guard and self._guard is not None:
             body["copy_of"], slot = part.slot, self._guard

@@ -1,8 +1,9 @@
-"""The rows of a put that go to one shard, and the three ways for their bytes."""
+"""The rows of a put that go to one shard, and the four ways for their bytes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
     from transferqueue.client.assembly import ColumnRows
     from transferqueue.client.batch import Batch
+    from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.client.placement import Part
+    from transferqueue.client.session import ShardAddress
     from transferqueue.wire.format import Buffer, Message
 
 
@@ -93,17 +96,14 @@ class InlinePut(PartPut):
         return {"payload": arrays.add_bytes(payload), "writer": None}
 
 
-class MappedPut(PartPut):
-    """The shard's memory is mapped here: one copy, from the caller's memory to its place. Columns
-    that the shard keeps elsewhere go there in chunks."""
+class PlacedPut(PartPut):
+    """The shard's memory is within reach here: one copy, from the caller's memory to its place.
+    Columns that the shard keeps elsewhere go there in chunks."""
 
     def __init__(self, rows: PartRows, memory: LocalMemory, endpoint: str) -> None:
         super().__init__(rows)
         self._memory = memory
         self._endpoint = endpoint
-
-    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
-        return {"payload": None, "writer": self._memory.process_for(self.rows.slot)}
 
     def fill(self, answer: Message) -> Flow | None:
         """Copy each column to where the shard has reserved space for it in its memory. Returns the
@@ -112,11 +112,47 @@ class MappedPut(PartPut):
         addresses = [BY_WRITE] * len(columns)
         if "addresses" in answer.body:
             addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"]).tolist()
-        for address, column in zip(addresses, columns, strict=True):
-            if column.num_bytes and address != BY_WRITE:
-                column.copy_to(self._memory.writable(self.rows.slot, address, column.num_bytes))
-        others = [c for c, address in zip(columns, addresses, strict=True) if address == BY_WRITE]
+        placed = list(zip(addresses, columns, strict=True))
+        self._place([(at, c) for at, c in placed if c.num_bytes and at != BY_WRITE])
+        others = [column for at, column in placed if at == BY_WRITE]
         return ChunkedColumns(others, self._endpoint).flow(answer) if others else None
+
+    @abstractmethod
+    def _place(self, columns: Sequence[tuple[int, ColumnRows]]) -> None:
+        """Copy columns to their addresses."""
+
+
+class MappedPut(PlacedPut):
+    """The shard's memory is mapped here."""
+
+    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
+        return {"payload": None, "writer": self._memory.process_for(self.rows.slot)}
+
+    def _place(self, columns: Sequence[tuple[int, ColumnRows]]) -> None:
+        for address, column in columns:
+            column.copy_to(self._memory.writable(self.rows.slot, address, column.num_bytes))
+
+
+class DevicePut(PlacedPut):
+    """The shard's memory is of a device, and open here: tensors are copied from device memory to
+    device memory, the rest by way of a ring of page-locked chunks."""
+
+    def __init__(
+        self, rows: PartRows, memory: LocalMemory, shard: ShardAddress, side: DeviceSide
+    ) -> None:
+        """``shard``: one that ``side`` opens."""
+        super().__init__(rows, memory, shard.endpoint)
+        assert shard.device is not None
+        self._access, self.side = shard.device, side
+
+    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
+        return {
+            "payload": None,
+            "writer": {**self._memory.process, "arena": self._access.token},
+        }
+
+    def _place(self, columns: Sequence[tuple[int, ColumnRows]]) -> None:
+        self.side.fill(self._access, columns)
 
 
 class StreamedPut(PartPut):
@@ -182,22 +218,24 @@ class ChunkedColumns:
         )
 
     def _calls(self, put_id: int) -> Iterator[Call]:
-        for chunk in range(self._grid.num_chunks):
+        chunks = [self._grid.pieces(chunk) for chunk in range(self._grid.num_chunks)]
+        of_column: list[list[tuple[int, int]]] = [[] for _ in self._columns]
+        for piece in chain.from_iterable(chunks):
+            of_column[piece.column].append((piece.offset, piece.nbytes))
+        cuts = [c.cuts(pieces) for c, pieces in zip(self._columns, of_column, strict=True)]
+        for chunk, pieces in enumerate(chunks):
             yield Call(
                 endpoint=self._endpoint,
                 op=ops.WRITE,
                 body={"put_id": put_id, "chunk": chunk},
-                frames=self._frames(chunk),
+                frames=_frames([next(cuts[piece.column]) for piece in pieces]),
             )
 
-    def _frames(self, chunk: int) -> list[Buffer]:
-        blocks = [
-            self._columns[piece.column].cut(piece.offset, piece.nbytes)
-            for piece in self._grid.pieces(chunk)
-        ]
-        if len(blocks) > MAX_FRAMES:
-            blocks = [np.concatenate(blocks)]
-        return [block.data for block in blocks]
+
+def _frames(blocks: list[np.ndarray]) -> list[Buffer]:
+    if len(blocks) > MAX_FRAMES:
+        blocks = [np.concatenate(blocks)]
+    return [block.data for block in blocks]
 
 
 def _tag_rows(value: Any, rows: slice | np.ndarray) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from transferqueue.devices.ladder import Rung
 from transferqueue.homes import NAMED, Homes
 
 if TYPE_CHECKING:
@@ -44,6 +45,15 @@ def split_by_home(uids: np.ndarray, homes: Homes = NAMED) -> list[Part]:
 def _as_rows(rows: np.ndarray) -> Rows:
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first + 1 == len(rows) else rows
+
+
+def nearest(slots: Sequence[tuple[int, Rung]]) -> list[int]:
+    """Of shards and the ways to them from where new rows are: those whose device memory they can be
+    copied to at once, if there are any. Else all, since by way of the host all are alike."""
+    best = min(rung.place for _, rung in slots)
+    if best > Rung.PEER.place:
+        return [slot for slot, _ in slots]
+    return [slot for slot, rung in slots if rung.place == best]
 
 
 def place_new_rows(

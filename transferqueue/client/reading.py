@@ -15,6 +15,7 @@ from transferqueue.errors import (
     ArenaReplaced,
     HandleRefused,
     NoSecondCopy,
+    OwnerLost,
     ServiceUnreachable,
     TransferExpired,
     TransferQueueError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from transferqueue.client.assembly import GotPart
+    from transferqueue.client.borrowed import Borrowed
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.session import Caller
     from transferqueue.net.calls import Call
@@ -34,6 +36,19 @@ if TYPE_CHECKING:
 
 
 Column = ColumnBytes | DeviceColumnBytes
+
+
+_TRIED_AGAIN = (
+    TransferExpired,
+    HandleRefused,
+    ArenaReplaced,
+    OwnerLost,
+    ServiceUnreachable,
+    NoSecondCopy,
+)
+"""Failures after which another attempt may do: a link was down for too long, or a shard was started
+again, or does not answer and somebody else has its rows; device memory that cannot be opened its
+side has noted, and takes another way."""
 
 
 def present_name(field: str) -> str:
@@ -54,9 +69,11 @@ class Get:
         optional: Sequence[str],
         timeout_s: float,
         side: DeviceSide | None = None,
+        borrowed: Borrowed | None = None,
     ) -> None:
-        """``side``: the device that tensors land on."""
-        self._side = side
+        """``side``: the device that tensors land on. ``borrowed``: takes what they look at there,
+        and is to give it back; ``None``: all of them are copies."""
+        self._side, self._borrowed = side, borrowed
         self._may_lend = True
         self._caller = caller
         self._partition = partition
@@ -71,6 +88,8 @@ class Get:
     async def run(self) -> dict[str, Column]:
         """The columns as bytes. RowsGone, FieldsMissing, FieldSpecMismatch; from device memory
         StaleGeneration, OwnerLost, DeviceStuck."""
+        if self._side is not None:
+            await self._caller.tell(self._side.due())
         slots = [part.slot for part in self._rows]
         await self._caller.know(slots, timeout_s=self._deadline.left_s())
         while True:
@@ -78,20 +97,31 @@ class Get:
                 return await self._fetch()
             except TooScattered:
                 self._may_lend = False
-            except (TransferExpired, HandleRefused):
-                # A link was down for too long, or a shard was started again; or device memory
-                # cannot be opened, which its side has noted, and takes another way.
-                if not self._deadline.left_s():
-                    raise
-            except ArenaReplaced:
-                if not self._deadline.left_s():
-                    raise
-                await self._caller.look_again(timeout_s=self._deadline.left_s())
-            except (ServiceUnreachable, NoSecondCopy) as error:
-                if self._deadline.left_s() and self._turned_to(error):
-                    continue
+            except _TRIED_AGAIN as error:
+                await self._get_ready_again(error)
+
+    async def _get_ready_again(self, error: TransferQueueError) -> None:
+        """For another attempt after a failure. Raises it where that is of no use."""
+        has_time = bool(self._deadline.left_s())
+        if isinstance(error, ServiceUnreachable | NoSecondCopy):
+            if not has_time or not self._turned_to(error):
                 await self._caller.check_there(self._rows)
-                raise
+                raise error
+        elif not has_time or (isinstance(error, OwnerLost) and not self._comes_back(error)):
+            raise error
+        elif isinstance(error, ArenaReplaced | OwnerLost):
+            await self._caller.look_again(timeout_s=self._deadline.left_s())
+
+    def _comes_back(self, error: OwnerLost) -> bool:
+        """Whether what was in device memory is to be had once more, if its shard has ended: from
+        the second copy, or from the shard's own copy in memory of the host when it is back."""
+        session = self._caller.session
+        of_rows = [session.shard(part.slot) for part in self._rows if session.knows(part.slot)]
+        lost = [shard for shard in of_rows if shard.device and shard.device.is_of(error)]
+        guarded = {shard.slot for shard in lost if session.guard_of(shard.slot) is not None}
+        self._at_guard |= guarded
+        rest = [one.device for one in lost if one.slot not in guarded]
+        return bool(lost) and all(device is not None and device.is_kept for device in rest)
 
     def _turned_to(self, error: TransferQueueError) -> bool:
         """Whether there is another copy to ask: that of the guard after its home was silent, and
@@ -126,8 +156,13 @@ class Get:
             raise_first(outcomes)
             joined.update(self._join(parts))
             await self._stream(parts)
+            if self._borrowed is not None:
+                self._borrowed.begin()
             columns = {field: self._finish(column) for field, column in joined.items()}
-            await self._give_back(parts)
+            if self._borrowed is None:
+                await self._give_back(parts)
+            else:
+                self._borrowed.keep(parts)
         except BaseException:
             # The error keeps this frame, and that would keep what was mapped.
             joined.clear()
@@ -156,6 +191,7 @@ class Get:
             fields=self._fields,
             optional=self._optional,
             timeout_s=self._deadline.left_s(),
+            borrow_s=None if self._borrowed is None else self._borrowed.lease_s,
         )
 
     def _join(self, parts: Sequence[PartGet]) -> dict[str, JoinedColumn | DeviceColumn]:
@@ -174,7 +210,9 @@ class Get:
         is_tensor = got[0].column.specs[0].kind is FieldKind.TENSOR
         if self._side is None or not is_tensor:
             return JoinedColumn(field, len(self._uids), got)
-        return DeviceColumn(field, len(self._uids), got, self._inverse, self._side)
+        return DeviceColumn(
+            field, len(self._uids), got, self._inverse, side=self._side, borrowed=self._borrowed
+        )
 
     async def _stream(self, parts: Sequence[PartGet]) -> None:
         """Fetch what comes in chunks. TransferExpired when a shard did not hold it to the end."""

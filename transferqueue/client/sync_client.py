@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from transferqueue.client.borrows import Borrow
 from transferqueue.client.claims import Claim
 from transferqueue.client.data_operations import DEFAULT_PARTITION
 from transferqueue.client.looking import Looking
 from transferqueue.client.policies import policy_of, schema_of
+from transferqueue.client.upkeep import Upkeep
 from transferqueue.closing import Closing
 from transferqueue.net.sync_channel import run_blocking
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
     from tensordict import TensorDict
 
     from transferqueue.client.operations import Operations
-    from transferqueue.client.upkeep_operations import CheckpointInfo
     from transferqueue.client.weights import Weights
     from transferqueue.coordinator.predicate import Predicate
     from transferqueue.coordinator.samplers import Sampler
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client(Closing, Looking):
+class Client(Closing, Looking, Upkeep):
     """A connection to one service.
 
     Made by `transferqueue.connect`; a context manager. Every call has a deadline, ``timeout_s``,
@@ -66,7 +67,8 @@ class Client(Closing, Looking):
 
         ``columns``: a mapping of field name to values, one a row, or a TensorDict or DataProto. A
         value is a tensor ``[rows, …]``, a jagged nested tensor, a numpy array ``[rows, …]``, or a
-        list (an object column). ``tags``: name to a bool, int, float or str, or one a row.
+        list (an object column). Tensors of a GPU go from there by the best way. ``tags``: name to
+        a bool, int, float or str, or one a row.
 
         Returns the handle of the samples; with ``handle``, that one with the new fields. All of
         the put is stored or none of it: a bad column, a field that is there already
@@ -128,6 +130,39 @@ class Client(Closing, Looking):
                 handle, fields=fields, optional=optional, device=device, timeout_s=timeout_s
             )
         )
+
+    def borrow(
+        self,
+        handle: BatchHandle,
+        *,
+        fields: Sequence[str] | None = None,
+        optional: Sequence[str] = (),
+        device: object = None,
+        lease_s: float = 60.0,
+        timeout_s: float | None = None,
+    ) -> Borrow:
+        """As `get`, for the length of a block: ``with client.borrow(handle, fields=[…]) as td:``.
+
+        Where the shard's memory is on the very device that tensors are to land on, and the rows of
+        a column lie together there (in all 64 KiB or more), its tensor *is* that memory: nothing is
+        copied, and it must not be written to. Other columns are copied as by `get`. The memory is
+        lent for ``lease_s`` seconds; it is never given out again before the block ends, and a shard
+        logs and counts (``loans_overdue``) who keeps it for longer. The TensorDict is empty after
+        the block; a tensor that is kept nevertheless is warned of, and keeps its memory lent.
+
+        Leaving the block raises ``OwnerLost`` when the shard has ended meanwhile, and
+        ``StaleGeneration`` when its memory was given on: what was read may be anything then.
+        """
+        opening = partial(
+            self._ops.data.borrow,
+            handle,
+            fields=fields,
+            optional=optional,
+            device=device,
+            lease_s=lease_s,
+            timeout_s=timeout_s,
+        )
+        return Borrow(opening)
 
     def view(self, handle: BatchHandle, *, reads: Sequence[str] = ()) -> LazyDataProto:
         """A ``DataProto`` over ``handle`` whose columns come when they are read; none comes now.
@@ -249,65 +284,6 @@ class Client(Closing, Looking):
                 lease_s=lease_s,
             ) as claim:
                 yield claim
-
-    def dead_letters(
-        self,
-        task: str,
-        partition: str = DEFAULT_PARTITION,
-        *,
-        timeout_s: float | None = None,
-    ) -> BatchHandle:
-        """Samples that a task was given ``max_deliveries`` times without an ack, oldest first.
-
-        They are given to it no more, and stay until they are cleared, discarded or tried again
-        (`redrive`). Other tasks are not affected.
-        """
-        return self._run(self._ops.upkeep.dead_letters(task, partition, timeout_s=timeout_s))
-
-    def redrive(
-        self,
-        task: str,
-        *,
-        handle: BatchHandle | None = None,
-        partition: str | None = None,
-        timeout_s: float | None = None,
-    ) -> int:
-        """Let a task have its dead letters again: those of ``handle``, or all of ``partition``.
-
-        Their deliveries count from nought. Returns how many; ``InvalidInput``, and no change, for
-        a sample that is no dead letter of the task.
-        """
-        return self._run(
-            self._ops.upkeep.redrive(task, handle=handle, partition=partition, timeout_s=timeout_s)
-        )
-
-    def discard(self, handle: BatchHandle, *, timeout_s: float | None = None) -> int:
-        """Samples that were filtered out: no claim gets them from now on, and they are freed once
-        no claim holds them. Returns how many there were; those that are gone are passed over.
-
-        Unlike `clear` it takes nothing from under a claim of another task. Handles keep nothing
-        alive: a get of them works until the last claim ends, and raises ``RowsGone`` after it.
-        """
-        return self._run(self._ops.upkeep.discard(handle, timeout_s=timeout_s))
-
-    def drop_partition(self, partition: str, *, timeout_s: float | None = None) -> None:
-        """Forget a partition and its settings, and free all its samples. Whoever waits on it is
-        refused with ``UnknownPartition``; its next put or claim makes it anew."""
-        self._run(self._ops.upkeep.drop_partition(partition, timeout_s=timeout_s))
-
-    def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
-        """Say that a shard is gone for good, with its host or its memory: its samples leave every
-        partition, and whoever waits for one of them is refused with ``RowsLost``."""
-        self._run(self._ops.upkeep.lose_shard(slot, timeout_s=timeout_s))
-
-    def checkpoint(
-        self, path: str | os.PathLike[str], *, timeout_s: float | None = None
-    ) -> CheckpointInfo:
-        """Write the whole service to a folder that every host of it sees, for
-        ``tq.serve(restore=path)``, while everything goes on. What was answered before is in, claims
-        that are out as unclaimed. ``timeout_s``: 600 by default. Raises ``CheckpointFailed``,
-        ``CheckpointUnreachable`` or ``CheckpointBusy``; the last finished one is intact then."""
-        return self._run(self._ops.upkeep.checkpoint(path, timeout_s=timeout_s))
 
     def wait(
         self,

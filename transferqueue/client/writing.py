@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.client.deadline import Deadline
-from transferqueue.client.part_puts import InlinePut, MappedPut, PartPut, PartRows, StreamedPut
-from transferqueue.client.placement import Part, place_new_rows, split_by_home
+from transferqueue.client.part_puts import (
+    DevicePut,
+    InlinePut,
+    MappedPut,
+    PartPut,
+    PartRows,
+    PlacedPut,
+    StreamedPut,
+)
+from transferqueue.client.placement import Part, nearest, place_new_rows, split_by_home
 from transferqueue.errors import (
     ArenaReplaced,
+    DeviceStuck,
+    HandleRefused,
+    OwnerLost,
     PutCut,
     ServiceUnreachable,
     ShardDraining,
@@ -33,12 +44,20 @@ if TYPE_CHECKING:
     from transferqueue.client.session import Caller
     from transferqueue.wire.format import Message
 
+_TRIED_AGAIN = (
+    TransferExpired,
+    TransportFailed,
+    ArenaReplaced,
+    ShardDraining,
+    ServiceUnreachable,
+    HandleRefused,
+    OwnerLost,
+)
+"""Failures after which nothing of the put is stored, and another attempt may do: device memory that
+cannot be opened is not tried again, and an owner that has ended is started anew."""
+
 FAREWELL_S = 1.0
 """How long a put that failed waits for shards to say that they gave its space back."""
-
-
-_TRY_AGAIN = (TransferExpired, TransportFailed, ArenaReplaced, ShardDraining, ServiceUnreachable)
-"""Failures after which nothing is stored, and another try may do better."""
 
 
 class Put:
@@ -62,6 +81,7 @@ class Put:
         self._deadline = Deadline(timeout_s)
         self._map_from_bytes = map_from_bytes
         self._split_bytes = split_bytes
+        self._side = batch.side
         self._parts: list[PartPut] = []
 
     def _place(self) -> list[Part]:
@@ -69,27 +89,31 @@ class Put:
         if batch.uids is not None:
             return split_by_home(batch.uids, session.homes)
         turn = session.next_turn()
+        slots = session.slots_for_new_rows or session.slots
+        if self._side is not None:
+            slots = nearest([(slot, self._side.way_to(session.shard(slot)).rung) for slot in slots])
         return place_new_rows(
-            batch.num_rows,
-            batch.nbytes,
-            session.slots_for_new_rows or session.slots,
-            turn=turn,
-            split_bytes=self._split_bytes,
+            batch.num_rows, batch.nbytes, slots, turn=turn, split_bytes=self._split_bytes
         )
 
     def _part(self, part: Part) -> PartPut:
-        """The way for the bytes of a part: with the request, through memory, or in chunks."""
-        rows = PartRows(part, self._batch)
-        memory = self._caller.memory
+        """The way for the bytes of a part: with the request, through memory, or in chunks.
+        `RungRefused` where it is a worse one than is required."""
+        rows, memory, side = PartRows(part, self._batch), self._caller.memory, self._side
+        shard = self._caller.session.shard(part.slot)
+        is_open = side is not None and side.opens(shard)
+        if side is not None and is_open and rows.num_bytes >= self._map_from_bytes:
+            return DevicePut(rows, memory, shard, side)
         if memory.reaches(part.slot) and rows.num_bytes >= self._map_from_bytes:
-            return MappedPut(rows, memory, self._caller.session.shard(part.slot).endpoint)
+            return MappedPut(rows, memory, shard.endpoint)
         if rows.num_bytes > STREAM_FROM_BYTES:
-            shard = self._caller.session.shard(part.slot)
             return StreamedPut(rows, shard.endpoint, self._caller.windows.transport_to(shard))
         return InlinePut(rows)
 
     async def run(self) -> np.ndarray:
         """Store the batch; returns the uids of its rows, int64[rows]."""
+        if self._side is not None:
+            await self._caller.tell(self._side.due())
         places = self._place()
         if not places:
             return np.empty(0, dtype=np.int64)
@@ -100,7 +124,7 @@ class Put:
             try:
                 answers = await self._store()
                 break
-            except _TRY_AGAIN as error:
+            except _TRIED_AGAIN as error:
                 places = await self._places_after(error, places)
         if self._batch.uids is not None:
             return self._batch.uids
@@ -119,7 +143,7 @@ class Put:
             await self._caller.check_there(places)
         if isinstance(error, ServiceUnreachable) or not self._deadline.left_s():
             raise error
-        if isinstance(error, ArenaReplaced):
+        if isinstance(error, ArenaReplaced | OwnerLost):
             await self._caller.look_again(timeout_s=self._deadline.left_s())
         if isinstance(error, ShardDraining):
             if not self._caller.session.heard_of_draining(error.slot):
@@ -133,8 +157,8 @@ class Put:
         outcomes = await self._reserve(commit=False)
         try:
             await self._fill(raise_first(outcomes))
-        except BaseException:
-            aborts = self._calls(ops.ABORT, outcomes)
+        except BaseException as error:
+            aborts = self._aborts(outcomes, error)
             await self._caller.outcomes(aborts, timeout_s=FAREWELL_S)
             raise
         return await self._commit(outcomes)
@@ -159,7 +183,7 @@ class Put:
         await self._fill_windows(answers)
         flows = []
         for part, answer in zip(self._parts, answers, strict=True):
-            if isinstance(part, MappedPut | StreamedPut) and not part.by_window:
+            if isinstance(part, PlacedPut | StreamedPut) and not part.by_window:
                 flow = part.fill(answer)
                 flows += [] if flow is None else [flow]
         if flows:
@@ -178,6 +202,18 @@ class Put:
         done = await self._caller.through_windows(moves, timeout_s=self._deadline.last_step_s())
         for part, is_done in zip(parts, done, strict=True):
             part.by_window = is_done
+
+    def _aborts(self, outcomes: Sequence[Outcome], error: BaseException) -> list[Call]:
+        """For every part that was reserved, but for those that a stuck device may write to yet."""
+        if not isinstance(error, DeviceStuck):
+            return self._calls(ops.ABORT, outcomes)
+        aborts = []
+        for part, call in self._calls_of_parts(ops.ABORT, outcomes):
+            if isinstance(part, DevicePut):
+                part.side.postpone_until_done(call)
+            else:
+                aborts.append(call)
+        return aborts
 
     async def _commit(self, outcomes: Sequence[Outcome]) -> list[Message]:
         try:
@@ -225,18 +261,17 @@ class Put:
         A shard that an abort does not reach gives the space back at the deadline of the put, or
         when this process ends.
         """
-        return [
-            Call(
-                endpoint=self._caller.session.shard(part.rows.slot).endpoint,
-                op=op,
-                body={
-                    "put_id": outcome.body["put_id"],
-                    **({"by_window": True} if part.by_window else {}),
-                },
-            )
-            for part, outcome in zip(self._parts, outcomes, strict=True)
-            if not isinstance(outcome, TransferQueueError)
-        ]
+        return [call for _, call in self._calls_of_parts(op, outcomes)]
+
+    def _calls_of_parts(self, op: str, outcomes: Sequence[Outcome]) -> list[tuple[PartPut, Call]]:
+        calls = []
+        for part, outcome in zip(self._parts, outcomes, strict=True):
+            if not isinstance(outcome, TransferQueueError):
+                endpoint = self._caller.session.shard(part.rows.slot).endpoint
+                body = {"put_id": outcome.body["put_id"]}
+                body |= {"by_window": True} if part.by_window else {}
+                calls.append((part, Call(endpoint=endpoint, op=op, body=body)))
+        return calls
 
 
 def _new_uids(answer: Message) -> np.ndarray:

@@ -90,7 +90,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from transferqueue.backends.arena_owner import ProcessId
 from transferqueue.closing import Closing
-from transferqueue.errors import DeviceError, Malformed
+from transferqueue.errors import DeviceError, Malformed, PeerRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,6 +168,8 @@ class Event:
 class Stream(Closing):
     """Copies in order. Each call returns before the bytes have moved. ``close`` waits for them."""
 
+    device: Device
+
     @abstractmethod
     def copy_in(self, block: DeviceBlock, offset: int, source: memoryview) -> None:
         """Host memory, contiguous, to the block from ``offset`` on."""
@@ -176,7 +178,6 @@ class Stream(Closing):
     def copy_out(self, block: DeviceBlock, offset: int, out: memoryview) -> None:
         """The block from ``offset`` on to host memory, contiguous and writable."""
 
-    @abstractmethod
     def copy_across(
         self,
         target: DeviceBlock,
@@ -187,6 +188,23 @@ class Stream(Closing):
     ) -> None:
         """From block to block. They may be on two devices: `PeerRefused` unless ``enable_peer``
         was called, on the device of this stream, for the one that is not its own."""
+        target.check(target_offset, nbytes)
+        source.check(source_offset, nbytes)
+        for uuid in (target.uuid, source.uuid):
+            if uuid not in self.device.peers:
+                raise PeerRefused(self.device.name, uuid, "enable_peer was not called")
+        self._copy_across(target, target_offset, source, source_offset, nbytes)
+
+    @abstractmethod
+    def _copy_across(
+        self,
+        target: DeviceBlock,
+        target_offset: int,
+        source: DeviceBlock,
+        source_offset: int,
+        nbytes: int,
+    ) -> None:
+        """`copy_across`, when both ends were checked."""
 
     @abstractmethod
     def record(self) -> Event:
@@ -213,6 +231,9 @@ class Device(Closing):
     uuid: str
     ordinal: int
     """Of this process alone."""
+    peers: set[str]
+    """UUIDs of the devices whose memory its streams copy from and to: its own, and those that
+    ``enable_peer`` was called for."""
 
     @property
     @abstractmethod
@@ -252,6 +273,24 @@ class Device(Closing):
         """A uint8 tensor ``[nbytes]`` in the memory that torch has on this device, and where that
         is. The block is valid as long as the tensor, which alone frees it; no work that was given
         to the device before touches it. Imports torch: for clients."""
+
+    @abstractmethod
+    def tensor_block(self, tensor: torch.Tensor) -> DeviceBlock | None:
+        """Where the bytes of a contiguous tensor are, if they are on this device. Valid as long as
+        the tensor, which alone frees it."""
+
+    @abstractmethod
+    def tensor_over(
+        self, block: DeviceBlock, offset: int, nbytes: int, keep: object
+    ) -> torch.Tensor:
+        """A uint8 tensor ``[nbytes]`` that *is* memory of a block of this device, also one that was
+        opened, and of use while that is open. ``keep`` lives as long as it and every tensor made
+        from it."""
+
+    @abstractmethod
+    def after_torch(self) -> Event:
+        """Done when all is that this thread has had torch do on this device so far: a stream that
+        waits for it finds the tensors that were made before as they are to be."""
 
 
 def refuse_opened(block: DeviceBlock) -> None:

@@ -15,7 +15,6 @@ What the documentation says that shaped it:
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import time
 from typing import TYPE_CHECKING
@@ -46,6 +45,7 @@ from transferqueue.devices.cuda_driver import (
     IpcMemHandle,
     cuda_driver,
 )
+from transferqueue.devices.cuda_memory import CudaArray, CudaBlock, CudaRegistration, TensorBlock
 from transferqueue.errors import (
     Closed,
     DeviceFull,
@@ -78,42 +78,6 @@ def open_cuda(name: str) -> CudaDevice:
         seen = ", ".join(uuids) or "none"
         raise DeviceMissing(f"cuda:{name}", f"this process sees {seen} ($CUDA_VISIBLE_DEVICES)")
     return CudaDevice(driver, uuids.index(which), which)
-
-
-class CudaBlock(DeviceBlock):
-    """A pointer of the driver's."""
-
-    def __init__(self, device: CudaDevice, pointer: int, nbytes: int, token: str | None) -> None:
-        """``token``: of the handle that it was opened by, ``None`` for one's own."""
-        self.uuid, self.nbytes, self.is_own = device.uuid, nbytes, token is None
-        self._device, self._token = device, token
-        self._pointer: int | None = pointer
-
-    @property
-    def address(self) -> int:
-        if self._pointer is None:
-            raise Closed("this block of device memory")
-        return self._pointer
-
-    def close(self) -> None:
-        pointer, self._pointer = self._pointer, None
-        if pointer is not None:
-            self._device.let_go(pointer, self._token)
-
-
-class TensorBlock(DeviceBlock):
-    """Memory of torch's, which frees it."""
-
-    def __init__(self, uuid: str, pointer: int, nbytes: int) -> None:
-        self.uuid, self.nbytes, self.is_own = uuid, nbytes, False
-        self._pointer = pointer
-
-    @property
-    def address(self) -> int:
-        return self._pointer
-
-    def close(self) -> None:
-        pass
 
 
 class CudaDevice(Device):
@@ -255,6 +219,28 @@ class CudaDevice(Device):
         torch.cuda.current_stream(tensor.device).synchronize()
         return tensor, TensorBlock(self.uuid, tensor.data_ptr(), nbytes)
 
+    def tensor_block(self, tensor: torch.Tensor) -> DeviceBlock | None:
+        if tensor.device.type != "cuda" or tensor.device.index != self.ordinal:
+            return None
+        return TensorBlock(self.uuid, tensor.data_ptr(), tensor.nbytes)
+
+    def tensor_over(
+        self, block: DeviceBlock, offset: int, nbytes: int, keep: object
+    ) -> torch.Tensor:
+        import torch
+
+        block.check(offset, nbytes)
+        on_device = torch.device("cuda", self.ordinal)
+        if not nbytes:
+            return torch.empty(0, dtype=torch.uint8, device=on_device)
+        return torch.as_tensor(CudaArray(block.address + offset, nbytes, keep), device=on_device)
+
+    def after_torch(self) -> CudaEvent:
+        import torch
+
+        stream = torch.cuda.current_stream(torch.device("cuda", self.ordinal))
+        return CudaEvent(self, ctypes.c_void_p(stream.cuda_stream))
+
     def new_event(self) -> int:
         """Destroyed by ``drop_event``, or with the device."""
         pointer = ctypes.c_void_p()
@@ -281,22 +267,10 @@ class CudaDevice(Device):
             self.driver.call("cuDevicePrimaryCtxRelease_v2", self.number)
 
 
-class CudaRegistration(Registration):
-    """Page-locked memory of the host."""
-
-    def __init__(self, device: CudaDevice, memory: memoryview) -> None:
-        self._device = device
-        self._memory: memoryview | None = memory
-
-    def close(self) -> None:
-        memory, self._memory = self._memory, None
-        if memory is not None:
-            with contextlib.suppress(Closed), self._device.current():
-                self._device.driver.call("cuMemHostUnregister", as_bytes(memory).ctypes.data)
-
-
 class CudaStream(Stream):
     """A stream that does not wait for the default one."""
+
+    device: CudaDevice
 
     def __init__(self, device: CudaDevice) -> None:
         self.device = device
@@ -333,7 +307,7 @@ class CudaStream(Stream):
             self.pointer,
         )
 
-    def copy_across(
+    def _copy_across(
         self,
         target: DeviceBlock,
         target_offset: int,
@@ -341,11 +315,6 @@ class CudaStream(Stream):
         source_offset: int,
         nbytes: int,
     ) -> None:
-        target.check(target_offset, nbytes)
-        source.check(source_offset, nbytes)
-        for uuid in (target.uuid, source.uuid):
-            if uuid not in self.device.peers:
-                raise PeerRefused(self.device.name, uuid, "enable_peer was not called")
         self._call(
             "cuMemcpyAsync",
             target.address + target_offset,
@@ -355,7 +324,7 @@ class CudaStream(Stream):
         )
 
     def record(self) -> CudaEvent:
-        return CudaEvent(self)
+        return CudaEvent(self.device, self.pointer)
 
     def wait_for(self, event: Event) -> None:
         assert isinstance(event, CudaEvent)
@@ -381,11 +350,12 @@ class CudaStream(Stream):
 class CudaEvent(Event):
     """Recorded when it is made, destroyed with its last reference."""
 
-    def __init__(self, stream: CudaStream) -> None:
-        self._device = stream.device
-        self.pointer = self._device.new_event()
-        with self._device.current():
-            self._device.driver.call("cuEventRecord", self.pointer, stream.pointer)
+    def __init__(self, device: CudaDevice, stream: ctypes.c_void_p) -> None:
+        """``stream``: as the driver knows it; 0 is the default one."""
+        self._device = device
+        self.pointer = device.new_event()
+        with device.current():
+            device.driver.call("cuEventRecord", self.pointer, stream)
 
     def is_done(self) -> bool:
         """Raises what the driver reports of any copy before it."""

@@ -29,7 +29,7 @@ from transferqueue.devices.base import (
     this_process,
 )
 from transferqueue.devices.fake_machine import FakeBlock, FakeMachine, Fault
-from transferqueue.devices.host import BorrowedBlock, KeptMemory
+from transferqueue.devices.host import BorrowedBlock, DoneEvent, KeptMemory, tensor_of
 from transferqueue.errors import (
     Closed,
     DeviceError,
@@ -126,7 +126,7 @@ class FakeGpu(Device):
         self.name = machine.name_of(uuid)
         self.ordinal = machine.order().index(uuid)
         self.counters = Counters()
-        self.peers: set[str] = {uuid}
+        self.peers = {uuid}
         self._opened: set[str] = set()
         with machine.memory_path(uuid).open("r+b") as memory:
             self._memory: Bytes | None = np.frombuffer(mmap.mmap(memory.fileno(), 0), np.uint8)
@@ -212,7 +212,23 @@ class FakeGpu(Device):
         """Whether a tensor lies in the memory of this GPU."""
         memory = self._mapped()
         at = tensor.data_ptr() - int(memory.ctypes.data)
-        return 0 <= at < len(memory)
+        return tensor.device.type == "cpu" and 0 <= at < len(memory)
+
+    def tensor_block(self, tensor: torch.Tensor) -> DeviceBlock | None:
+        if not self.holds(tensor):
+            return None
+        at = tensor.data_ptr() - int(self._mapped().ctypes.data)
+        return BorrowedBlock(self.uuid, self._mapped()[at : at + tensor.nbytes])
+
+    def tensor_over(
+        self, block: DeviceBlock, offset: int, nbytes: int, keep: object
+    ) -> torch.Tensor:
+        block.check(offset, nbytes)
+        return tensor_of(_part(block, offset, nbytes), keep)
+
+    def after_torch(self) -> Event:
+        """To torch it is all memory of the CPU, where it does things at once."""
+        return DoneEvent()
 
     def close(self) -> None:
         self._memory = None
@@ -245,6 +261,8 @@ class _Pinned(KeptMemory):
 class FakeStream(Stream):
     """A queue of work."""
 
+    device: FakeGpu
+
     def __init__(self, device: FakeGpu) -> None:
         self.device = device
         self._queue: deque[Callable[[], bool]] = deque()
@@ -276,7 +294,7 @@ class FakeStream(Stream):
         host = as_bytes(out)
         self._give(lambda: self._copy_host(host, _part(block, offset, host.nbytes), host))
 
-    def copy_across(
+    def _copy_across(
         self,
         target: DeviceBlock,
         target_offset: int,
@@ -284,12 +302,6 @@ class FakeStream(Stream):
         source_offset: int,
         nbytes: int,
     ) -> None:
-        target.check(target_offset, nbytes)
-        source.check(source_offset, nbytes)
-        for uuid in (target.uuid, source.uuid):
-            if uuid not in self.device.peers:
-                raise PeerRefused(self.device.name, uuid, "enable_peer was not called")
-
         def copy() -> None:
             copy_into(_part(target, target_offset, nbytes), _part(source, source_offset, nbytes))
             self.device.counters.bytes_across += nbytes
@@ -302,8 +314,9 @@ class FakeStream(Stream):
         return event
 
     def wait_for(self, event: Event) -> None:
-        assert isinstance(event, FakeEvent)
-        self._queue.append(event.has_come)
+        if not isinstance(event, DoneEvent):
+            assert isinstance(event, FakeEvent)
+            self._queue.append(event.has_come)
 
     def synchronize(self, timeout_s: float = WAIT_S) -> None:
         """`DeviceStuck` at once, where nothing would ever go on."""

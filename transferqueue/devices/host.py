@@ -113,6 +113,7 @@ class HostDevice(Device):
         self.uuid = self.uuid_here()
         self.name = f"host:{self.uuid}"
         self.ordinal = 0
+        self.peers = {self.uuid}
         self._opened: set[str] = set()
         self._is_closed = False
 
@@ -205,6 +206,23 @@ class HostDevice(Device):
         tensor = torch.empty(nbytes, dtype=torch.uint8)
         return tensor, BorrowedBlock(self.uuid, tensor.numpy())
 
+    def tensor_block(self, tensor: torch.Tensor) -> DeviceBlock | None:
+        import torch
+
+        if tensor.device.type != "cpu":
+            return None
+        memory: Bytes = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+        return BorrowedBlock(self.uuid, memory)
+
+    def tensor_over(
+        self, block: DeviceBlock, offset: int, nbytes: int, keep: object
+    ) -> torch.Tensor:
+        block.check(offset, nbytes)
+        return tensor_of(_part(block, offset, nbytes), keep)
+
+    def after_torch(self) -> Event:
+        return DoneEvent()
+
     def close(self) -> None:
         self._is_closed = True
 
@@ -217,7 +235,7 @@ class HostStream(Stream):
     """Does everything at once."""
 
     def __init__(self, device: HostDevice) -> None:
-        self._device = device
+        self.device = device
 
     def copy_in(self, block: DeviceBlock, offset: int, source: memoryview) -> None:
         copy_into(_part(block, offset, source.nbytes), source)
@@ -225,7 +243,7 @@ class HostStream(Stream):
     def copy_out(self, block: DeviceBlock, offset: int, out: memoryview) -> None:
         copy_into(out, _part(block, offset, out.nbytes))
 
-    def copy_across(
+    def _copy_across(
         self,
         target: DeviceBlock,
         target_offset: int,
@@ -246,6 +264,21 @@ class HostStream(Stream):
 
     def close(self) -> None:
         pass
+
+
+class KeepingArray:
+    """Memory as numpy takes it, and what is to live as long."""
+
+    def __init__(self, memory: Bytes, keep: object) -> None:
+        self.__array_interface__ = memory.__array_interface__
+        self._kept = memory, keep
+
+
+def tensor_of(memory: Bytes, keep: object) -> torch.Tensor:
+    """A tensor of the CPU that is that memory, and holds ``keep``."""
+    import torch
+
+    return torch.from_numpy(np.asarray(KeepingArray(memory, keep)))
 
 
 class DoneEvent(Event):

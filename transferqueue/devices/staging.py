@@ -24,7 +24,7 @@ from transferqueue.devices.base import WAIT_S
 from transferqueue.errors import Closed, PinningRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -107,6 +107,36 @@ class Staging(Closing):
         while under_way:
             self._land(*under_way.popleft())
 
+    def pieces_out(
+        self, block: DeviceBlock, pieces: Iterable[Sequence[tuple[int, int]]]
+    ) -> Iterator[Bytes]:
+        """The bytes of each piece (ranges as above, at most a chunk in all), in memory of its own,
+        while the device copies the next ones. The ring is for this alone until it ends.
+
+        Not the ring's memory itself: whoever sends a piece may hold it for longer than it needs
+        it, and a socket that sends it once more would send what is there by then.
+        """
+        under_way: deque[tuple[_Chunk, Bytes]] = deque()
+        for ranges in pieces:
+            if len(under_way) == len(self._ring):
+                yield self._landed(*under_way.popleft())
+            chunk, at = self._next(), 0
+            for offset, nbytes in ranges:
+                self._stream.copy_out(block, offset, chunk.memory[at : at + nbytes].data)
+                at += nbytes
+            chunk.event = self._stream.record()
+            under_way.append((chunk, np.empty(at, np.uint8)))
+        while under_way:
+            yield self._landed(*under_way.popleft())
+
+    def wait_for(self, event: Event) -> None:
+        """What is copied from now on is copied after the event."""
+        self._stream.wait_for(event)
+
+    def record(self) -> Event:
+        """An event that is done when all that was given to the device so far is."""
+        return self._stream.record()
+
     def flush(self) -> None:
         """Wait until the device has all that was copied in. `DeviceStuck`."""
         self._stream.synchronize(self._timeout_s)
@@ -127,6 +157,10 @@ class Staging(Closing):
         chunk.wait(self._timeout_s)
         self._ring.rotate(-1)
         return chunk
+
+    def _landed(self, chunk: _Chunk, target: Bytes) -> Bytes:
+        self._land(chunk, target)
+        return target
 
     def _land(self, chunk: _Chunk, target: Bytes) -> None:
         chunk.wait(self._timeout_s)

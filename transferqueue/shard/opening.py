@@ -146,6 +146,9 @@ def _lose(backend: SeveralBackends, found: Recovery, slot: int) -> None:
         if num_rows:
             names = [backend.names[number] for number in lost.tolist()]
             _log.error("shard %d: %d rows are lost with backends %s", slot, num_rows, names)
+    unsealed = backend.without_unsealed
+    if len(unsealed):
+        found.give_up(lambda addresses: np.isin(addresses >> ADDRESS_BITS, unsealed))
 
 
 def _adopt(backend: SeveralBackends, found: Recovery, path: str) -> None:

@@ -312,7 +312,7 @@ class Puts:
 
     def _mapped(self, reservation: Reservation) -> np.ndarray:
         """The columns that a process of this host can write in place. bool[columns]"""
-        return self._backend.are_mappable(reservation.addresses)
+        return self._backend.are_within_reach(reservation.addresses)
 
     def _set_aside(self, reservation: Reservation, *, is_lent: bool) -> Reply:
         """The answer to a put that holds space, and says where to a process that writes there."""

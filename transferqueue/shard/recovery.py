@@ -124,13 +124,8 @@ class Recovery:
         """Drop every row and every put under way that has a slab whose address ``is_lost``.
         Returns how many rows. They are lost, not cleared; so, from now on, are those that were
         cleared before."""
-        slabs = self.store.slabs
-        ids = slabs.ids()
-        gone = np.zeros(len(slabs.num_rows), dtype=bool)
-        gone[ids] = is_lost(slabs.address[ids]) & (slabs.extent_bytes[ids] > 0)
-        for reservation in self.store.reservations():
-            if gone[reservation.slab_ids].any():
-                self._abort(reservation.put_id)
+        gone = self._slabs_where(is_lost)
+        self.give_up(is_lost)
         rows = 0
         for name, table in list(self.store.partitions.items()):
             uids = _rows_in(table, gone)
@@ -138,6 +133,21 @@ class Recovery:
         if rows:
             self.store.lost_below = self.store.next_uid
         return rows
+
+    def give_up(self, is_lost: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Drop every put under way that has a slab whose address ``is_lost``."""
+        gone = self._slabs_where(is_lost)
+        for reservation in self.store.reservations():
+            if gone[reservation.slab_ids].any():
+                self._abort(reservation.put_id)
+
+    def _slabs_where(self, is_lost: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """bool[slab ids]"""
+        slabs = self.store.slabs
+        ids = slabs.ids()
+        gone = np.zeros(len(slabs.num_rows), dtype=bool)
+        gone[ids] = is_lost(slabs.address[ids]) & (slabs.extent_bytes[ids] > 0)
+        return gone
 
     # -- what is left ---------------------------------------------------------------------------
 

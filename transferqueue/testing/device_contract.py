@@ -14,8 +14,9 @@ second process finds it by its ``name``, so `find_device` must know its kind.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -212,6 +213,48 @@ def a_tensor_of_torch_is_copied_to_and_frees_itself(maker: DeviceMaker) -> None:
         expect(len(device.new_tensor(0)[0]) == 0, "an empty tensor has bytes")
 
 
+def a_tensor_of_torch_is_found_and_copied_from(maker: DeviceMaker) -> None:
+    with block_of(maker) as (device, block, stream):
+        tensor, where = device.new_tensor(100_000)
+        found = device.tensor_block(tensor)
+        expect(found is not None, "a tensor that it made is not on it")
+        assert found is not None
+        expect((found.address, found.nbytes) == (where.address, 100_000), "it is elsewhere")
+        expect(not found.is_own, "what torch frees is said to be the device's own")
+        part = device.tensor_block(tensor[77:177])
+        expect(part is not None and part.address == where.address + 77, "a part is elsewhere")
+        tensor.fill_(11)
+        stream.wait_for(device.after_torch())
+        stream.copy_across(block, 5, found, 0, 100_000)
+        stream.synchronize()
+        expect((read(stream, block, 5, 100_000) == 11).all(), "a copy came before torch was done")
+
+
+def a_tensor_of_torch_is_memory_of_a_block(maker: DeviceMaker) -> None:
+    with block_of(maker) as (device, block, stream):
+        write(stream, block, 1000, pattern(12, 5000))
+        keep = ContractBroken("kept")
+        seen = weakref.ref(keep)
+        tensor = device.tensor_over(block, 1000, 5000, keep)
+        expect(tensor.cpu().numpy().tobytes() == pattern(12, 5000).tobytes(), "other bytes")
+        write(stream, block, 1000, pattern(13, 5000))
+        part = tensor[8:16].view(torch_float())
+        expect(part.cpu().numpy().tobytes() == pattern(13, 5000)[8:16].tobytes(), "it is a copy")
+        del keep, tensor
+        expect(seen() is not None, "what a tensor keeps went before it")
+        del part
+        expect(seen() is None, "what a tensor keeps outlives it")
+        _expect_raises(
+            lambda: device.tensor_over(block, BLOCK_BYTES, 1, None), ValueError, "outside"
+        )
+
+
+def torch_float() -> Any:
+    import torch
+
+    return torch.float32
+
+
 def a_device_reaches_itself_and_no_stranger(maker: DeviceMaker) -> None:
     with maker() as device, maker() as same:
         device.enable_peer(same)
@@ -265,6 +308,8 @@ DEVICE_CHECKS: list[DeviceCheck] = [
     memory_of_a_process_that_ended_is_lost,
     host_memory_is_page_locked_or_that_is_refused,
     a_tensor_of_torch_is_copied_to_and_frees_itself,
+    a_tensor_of_torch_is_found_and_copied_from,
+    a_tensor_of_torch_is_memory_of_a_block,
     a_device_reaches_itself_and_no_stranger,
     a_closed_device_says_so,
 ]

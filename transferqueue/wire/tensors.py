@@ -5,6 +5,7 @@ The one module below the clients that imports torch; `cells` imports it when it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +16,15 @@ from transferqueue.wire.dtypes import TENSOR_ITEMSIZE
 from transferqueue.wire.values import CannotCarry, type_name
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Stays = Callable[[torch.device], bool]
+"""Whether the bytes of tensors on a device are left there."""
+
+
+def nowhere(device: torch.device) -> bool:
+    """A `Stays`: all bytes are wanted on the host."""
+    del device
+    return False
+
 
 TORCH_DTYPES: Final[dict[str, torch.dtype]] = {
     name: getattr(torch, name) for name in TENSOR_ITEMSIZE if hasattr(torch, name)
@@ -34,12 +44,24 @@ def tensor_bytes(tensor: torch.Tensor) -> Bytes:
     elements, however large the tensor is that it is a slice of. A tensor that requires a gradient
     is detached, one of a GPU is copied to the CPU. Raises `CannotCarry`.
     """
+    found = tensor_block(tensor, nowhere)
+    assert isinstance(found, np.ndarray)
+    return found
+
+
+def tensor_block(tensor: torch.Tensor, stays: Stays) -> Bytes | torch.Tensor:
+    """`tensor_bytes`, but of a tensor that stays on its device a uint8 tensor ``[bytes]`` there:
+    its own memory when that is contiguous, else a copy on the device."""
     refuse_unless_plain(tensor)
     if tensor.numel() == 0:
         return np.empty(0, dtype=np.uint8)
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    on_device = plain.device.type != "cpu" and stays(plain.device)
     try:
-        array: Bytes = plain.reshape(-1).view(torch.uint8).numpy()
+        block = (plain if on_device else plain.cpu()).contiguous().reshape(-1).view(torch.uint8)
+        if on_device:
+            return block
+        array: Bytes = block.numpy()
     except (RuntimeError, TypeError) as error:  # a subclass without memory of its own
         raise CannotCarry(type_name(tensor), f"make it a plain torch.Tensor ({error})") from error
     return array

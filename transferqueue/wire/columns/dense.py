@@ -14,7 +14,14 @@ from transferqueue.errors import UnsupportedTensor
 from transferqueue.fields import FieldKind, FieldSpec
 from transferqueue.wire.cells import array_bytes
 from transferqueue.wire.columns.encoded import EncodedColumn
-from transferqueue.wire.tensors import Bytes, dtype_name, tensor_bytes, tensor_from_bytes
+from transferqueue.wire.tensors import (
+    Bytes,
+    Stays,
+    dtype_name,
+    nowhere,
+    tensor_block,
+    tensor_from_bytes,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -22,9 +29,9 @@ if TYPE_CHECKING:
 Lengths = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def encode_tensor(tensor: torch.Tensor) -> EncodedColumn:
+def encode_tensor(tensor: torch.Tensor, stays: Stays = nowhere) -> EncodedColumn:
     """A strided tensor ``[rows, *shape]``. Raises `CannotCarry`."""
-    payload = tensor_bytes(tensor)
+    payload = tensor_block(tensor, stays)
     spec = FieldSpec(dtype=dtype_name(tensor), shape=tuple(tensor.shape[1:]))
     return EncodedColumn(spec=spec, num_rows=tensor.shape[0], lengths=None, payload=payload)
 

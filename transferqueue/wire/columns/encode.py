@@ -14,10 +14,12 @@ from transferqueue.wire.columns.dense import encode_array, encode_tensor
 from transferqueue.wire.columns.objects import encode_objects
 from transferqueue.wire.columns.ragged import encode_jagged
 from transferqueue.wire.dtypes import is_array_dtype
+from transferqueue.wire.tensors import nowhere
 from transferqueue.wire.values import CannotCarry, type_name
 
 if TYPE_CHECKING:
     from transferqueue.wire.columns.encoded import EncodedColumn
+    from transferqueue.wire.tensors import Stays
 
 
 def encode_column(
@@ -26,6 +28,7 @@ def encode_column(
     num_rows: int | None = None,
     *,
     objects: ObjectPolicy = ObjectPolicy.PLAIN,
+    stays: Stays = nowhere,
 ) -> EncodedColumn:
     """One field of a put, from a value with one entry a row.
 
@@ -38,18 +41,19 @@ def encode_column(
     ==========================================  =====================================
 
     Contiguous memory is not copied; a view is copied alone, not what it is a view of. Gradients
-    are left behind, and tensors of a GPU copied to the CPU. Raises `UnsupportedTensor` or
+    are left behind. A tensor of a device is left there if it ``stays``, else copied to the CPU, as
+    are those in object columns. Raises `UnsupportedTensor` or
     `UnsupportedObject` with the way out, or `RowCountMismatch` when ``num_rows`` are expected.
     """
-    column = _encode(field, _unwrapped(value), objects)
+    column = _encode(field, _unwrapped(value), objects, stays)
     if num_rows is not None and column.num_rows != num_rows:
         raise RowCountMismatch(f"field {field!r}", num_rows, column.num_rows)
     return column
 
 
-def _encode(field: str, value: object, objects: ObjectPolicy) -> EncodedColumn:
+def _encode(field: str, value: object, objects: ObjectPolicy, stays: Stays) -> EncodedColumn:
     if isinstance(value, torch.Tensor):
-        return _encode_tensor(field, value)
+        return _encode_tensor(field, value, stays)
     if isinstance(value, np.ndarray):
         return _encode_array(field, value, objects)
     if isinstance(value, list | tuple):
@@ -60,11 +64,12 @@ def _encode(field: str, value: object, objects: ObjectPolicy) -> EncodedColumn:
     raise UnsupportedTensor(field, f"a {type_name(value)}", hint)
 
 
-def _encode_tensor(field: str, tensor: torch.Tensor) -> EncodedColumn:
+def _encode_tensor(field: str, tensor: torch.Tensor, stays: Stays) -> EncodedColumn:
     if tensor.dim() == 0:
         raise UnsupportedTensor(field, "a tensor without rows", "its first dimension is the rows")
     try:
-        return encode_jagged(tensor) if tensor.layout is torch.jagged else encode_tensor(tensor)
+        encode = encode_jagged if tensor.layout is torch.jagged else encode_tensor
+        return encode(tensor, stays)
     except CannotCarry as error:
         raise UnsupportedTensor(field, f"a {error.type_name}", error.hint) from error
 

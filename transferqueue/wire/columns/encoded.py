@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from transferqueue.fields import FieldSpec
 
@@ -23,7 +24,8 @@ class EncodedColumn:
     spec: FieldSpec
     num_rows: int
     lengths: np.ndarray[Any, np.dtype[np.int64]] | None  # [rows] in units; None: one unit each
-    payload: np.ndarray[Any, np.dtype[np.uint8]]  # [bytes of the rows, in order]
+    payload: np.ndarray[Any, np.dtype[np.uint8]] | torch.Tensor
+    """uint8[bytes of the rows, in order]; a tensor where they stay on their device."""
 
     @property
     def unit_bytes(self) -> int:

@@ -14,12 +14,20 @@ import torch
 
 from transferqueue.fields import VARIES, FieldSpec
 from transferqueue.wire.columns.encoded import EncodedColumn
-from transferqueue.wire.tensors import Bytes, dtype_name, pick, tensor_bytes, tensor_from_bytes
+from transferqueue.wire.tensors import (
+    Bytes,
+    Stays,
+    dtype_name,
+    nowhere,
+    pick,
+    tensor_block,
+    tensor_from_bytes,
+)
 
 Lengths = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def encode_jagged(nested: torch.Tensor) -> EncodedColumn:
+def encode_jagged(nested: torch.Tensor, stays: Stays = nowhere) -> EncodedColumn:
     """A nested tensor ``[rows, *shape]`` of the jagged layout, wherever its ragged dimension is.
 
     Holes between the rows (``nested.lengths()`` given) and values outside of them are left out.
@@ -34,7 +42,7 @@ def encode_jagged(nested: torch.Tensor) -> EncodedColumn:
     shape.insert(ragged_dim, VARIES)
     spec = FieldSpec(dtype=dtype_name(steps), shape=tuple(shape), ragged_dim=ragged_dim)
     return EncodedColumn(
-        spec=spec, num_rows=len(lengths), lengths=lengths, payload=tensor_bytes(steps)
+        spec=spec, num_rows=len(lengths), lengths=lengths, payload=tensor_block(steps, stays)
     )
 
 

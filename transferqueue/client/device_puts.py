@@ -1,0 +1,88 @@
+"""Columns of a put whose bytes are in memory of a device of this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from transferqueue.client.assembly import ColumnRows, HostRows, sizes_of
+from transferqueue.client.device_columns import MAX_COPIES
+from transferqueue.wire.chunks import Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import torch
+
+    from transferqueue.client.device_side import DeviceSide
+    from transferqueue.devices.base import DeviceBlock, Event
+    from transferqueue.fields import FieldSpec
+
+Ranges = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBytes:
+    """The bytes of a tensor where they are."""
+
+    side: DeviceSide
+    tensor: torch.Tensor  # uint8[bytes]; keeps the memory
+    block: DeviceBlock
+    ready: Event
+    """Whatever made the tensor is done. One for all tensors of a put and device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceColumn:
+    """As `ColumnBytes`, on a device."""
+
+    spec: FieldSpec
+    lengths: np.ndarray | None  # int64[rows] in units; None: one unit each
+    source: DeviceBytes
+
+    def sizes(self, num_rows: int) -> np.ndarray:
+        """Bytes of each row. int64[rows]."""
+        return sizes_of(self.spec, self.lengths, num_rows)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.source.block.nbytes
+
+    def rows(self, lengths: np.ndarray | None, runs: Runs) -> ColumnRows:
+        """Rows in more pieces than are copied one by one come to the host, to be gathered there."""
+        if len(runs.starts) <= MAX_COPIES:
+            return DeviceRows(lengths=lengths, runs=runs, source=self.source)
+        low = int(runs.starts.min())
+        stretch = np.empty(int((runs.starts + runs.sizes).max()) - low, np.uint8)
+        self.source.side.copy_out(self.source, [(low, len(stretch))], stretch)
+        return HostRows(lengths=lengths, runs=Runs(runs.starts - low, runs.sizes), source=stretch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRows(ColumnRows):
+    """Of a column on a device. What is wanted on the host comes there by page-locked memory."""
+
+    source: DeviceBytes
+
+    @property
+    def side(self) -> DeviceSide:
+        return self.source.side
+
+    def cut(self, offset: int, nbytes: int) -> np.ndarray:
+        out = np.empty(nbytes, np.uint8)
+        self.side.copy_out(self.source, self.ranges(offset, nbytes), out)
+        return out
+
+    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+        """The device copies ahead of who takes them."""
+        return self.side.pieces_out(self.source, [self.ranges(*piece) for piece in pieces])
+
+    def copy_to(self, out: np.ndarray) -> None:
+        self.side.copy_out(self.source, self.ranges(0, self.num_bytes), out)
+
+    def ranges(self, offset: int, nbytes: int) -> Ranges:
+        """Where part of the bytes is in the tensor: offsets and sizes, in order."""
+        starts, sizes = self.runs.cut(offset, nbytes)
+        return list(zip(starts.tolist(), sizes.tolist(), strict=True))

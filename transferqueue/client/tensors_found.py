@@ -1,0 +1,60 @@
+"""Which tensors of a put are in memory of a device, and where they are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from transferqueue.client.assembly import ColumnBytes
+from transferqueue.client.device_puts import DeviceBytes, DeviceColumn
+from transferqueue.fields import FieldKind
+
+if TYPE_CHECKING:
+    import torch
+
+    from transferqueue.client.device_side import DeviceSide
+    from transferqueue.client.device_sides import DeviceSides
+    from transferqueue.devices.base import Event
+    from transferqueue.wire.columns import EncodedColumn
+
+
+class TensorsFound:
+    """Of one put, on the caller's thread."""
+
+    def __init__(self, devices: DeviceSides) -> None:
+        self._devices = devices
+        self._ready: dict[DeviceSide, Event] = {}
+
+    def stays(self, device: torch.device) -> bool:
+        """Whether tensors of a device are put from there. `DeviceMissing` where they must be."""
+        return self._devices.of_tensors(device) is not None
+
+    def column(self, encoded: EncodedColumn) -> ColumnBytes | DeviceColumn:
+        """The bytes of a column where they are. Those of torch's own devices `stays` has left
+        there; what is memory of the host to torch may be a device's all the same."""
+        spec, lengths, payload = encoded.spec, encoded.lengths, encoded.payload
+        if isinstance(payload, np.ndarray):
+            source = self._on_device(payload) if spec.kind is FieldKind.TENSOR else None
+            if source is None:
+                return ColumnBytes(spec=spec, lengths=lengths, payload=payload)
+        else:
+            source = self._source(payload)
+            assert source is not None, "a tensor was left on a device that nobody has"
+        return DeviceColumn(spec=spec, lengths=lengths, source=source)
+
+    def _on_device(self, payload: np.ndarray) -> DeviceBytes | None:
+        if not (self._devices.are_open and len(payload) and payload.flags.writeable):
+            return None
+        import torch
+
+        return self._source(torch.from_numpy(payload))
+
+    def _source(self, tensor: torch.Tensor) -> DeviceBytes | None:
+        found = self._devices.holding(tensor)
+        if found is None:
+            return None
+        side, block = found
+        if side not in self._ready:
+            self._ready[side] = side.device.after_torch()
+        return DeviceBytes(side=side, tensor=tensor, block=block, ready=self._ready[side])

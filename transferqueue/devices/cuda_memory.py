@@ -1,0 +1,77 @@
+"""Memory that a `CudaDevice` copies from and to: the driver's, torch's, and the host's."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from transferqueue.backends.copying import as_bytes
+from transferqueue.devices.base import DeviceBlock, Registration
+from transferqueue.errors import Closed
+
+if TYPE_CHECKING:
+    from transferqueue.devices.cuda import CudaDevice
+
+
+class CudaBlock(DeviceBlock):
+    """A pointer of the driver's."""
+
+    def __init__(self, device: CudaDevice, pointer: int, nbytes: int, token: str | None) -> None:
+        """``token``: of the handle that it was opened by, ``None`` for one's own."""
+        self.uuid, self.nbytes, self.is_own = device.uuid, nbytes, token is None
+        self._device, self._token = device, token
+        self._pointer: int | None = pointer
+
+    @property
+    def address(self) -> int:
+        if self._pointer is None:
+            raise Closed("this block of device memory")
+        return self._pointer
+
+    def close(self) -> None:
+        pointer, self._pointer = self._pointer, None
+        if pointer is not None:
+            self._device.let_go(pointer, self._token)
+
+
+class TensorBlock(DeviceBlock):
+    """Memory of torch's, which frees it."""
+
+    def __init__(self, uuid: str, pointer: int, nbytes: int) -> None:
+        self.uuid, self.nbytes, self.is_own = uuid, nbytes, False
+        self._pointer = pointer
+
+    @property
+    def address(self) -> int:
+        return self._pointer
+
+    def close(self) -> None:
+        pass
+
+
+class CudaRegistration(Registration):
+    """Page-locked memory of the host."""
+
+    def __init__(self, device: CudaDevice, memory: memoryview) -> None:
+        self._device = device
+        self._memory: memoryview | None = memory
+
+    def close(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            with contextlib.suppress(Closed), self._device.current():
+                self._device.driver.call("cuMemHostUnregister", as_bytes(memory).ctypes.data)
+
+
+class CudaArray:
+    """Memory of a device as torch takes it without a copy, and what is to live as long. It is not
+    said to be read-only, as torch refuses that."""
+
+    def __init__(self, pointer: int, nbytes: int, keep: object) -> None:
+        self.__cuda_array_interface__: dict[str, Any] = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+        }
+        self._keep = keep
