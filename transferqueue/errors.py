@@ -41,7 +41,8 @@
     │   ├── TransferExpired             a put or get that a shard no longer keeps for its client
     │   ├── ArenaReplaced               a shard began anew, and its memory is another one
     │   ├── RowsLost                    rows were on a shard that is gone for good
-    │   └── NoSecondCopy                a shard has no complete copy of another one's rows
+    │   ├── NoSecondCopy                a shard has no complete copy of another one's rows
+    │   └── SlotTakenOver               a shard was away for so long that another one has its rows
     ├── ShardDraining                   a shard takes no new samples any more
     ├── FieldExists                     a cell is written once
     ├── PutCut                          new fields are stored for some of the samples only
@@ -528,6 +529,20 @@ class RowsLost(Missing):
     def __str__(self) -> str:
         num_lost, num_rows, slots = self.args
         return f"{num_lost} of {num_rows} rows were on shard(s) {slots}, which are gone."
+
+
+class SlotTakenOver(Missing):
+    """A shard comes whose slot another one has: it was away for too long, or another owner's."""
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(slot)
+
+    def __str__(self) -> str:
+        (slot,) = self.args
+        return (
+            f"slot {slot} is served by another shard since this one was away for too long; what it "
+            f"holds is of no use any more. Let a new shard join in its place."
+        )
 
 
 class NoSecondCopy(Missing):

@@ -67,7 +67,7 @@ class Put:
         return place_new_rows(
             batch.num_rows,
             batch.nbytes,
-            session.slots_for_new_rows or session.slots,
+            session.slots_to_fill(),
             turn=turn,
             split_bytes=self._split_bytes,
         )
@@ -103,8 +103,10 @@ class Put:
     async def _places_after(self, error: TransferQueueError, places: list[Part]) -> list[Part]:
         """Where to try again after a failure of which nothing is stored. Raises it where that is
         of no use: time is up, or nobody is there to take the rows."""
-        if isinstance(error, ServiceUnreachable) and self._batch.uids is not None:
-            await self._caller.check_there(places)
+        if isinstance(error, ServiceUnreachable):
+            self._caller.session.note_silence(str(error.args[0]))
+            if self._batch.uids is not None:
+                await self._caller.check_there(places)
         if isinstance(error, ServiceUnreachable) or not self._deadline.left_s():
             raise error
         if isinstance(error, ArenaReplaced):

@@ -53,6 +53,7 @@ _OF_SHARDS: Final = frozenset(
         ops.RETURN_ROOM,
         ops.JOIN,
         ops.STEP_DONE,
+        ops.WHERE_COPY,
         ops.COPY,
         ops.FETCH_COPY,
     }
