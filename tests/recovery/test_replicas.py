@@ -37,12 +37,16 @@ def client(service: tq.Service) -> Iterator[tq.Client]:
         yield client
 
 
-def remove_files(client: tq.Client, slot: int) -> None:
+def arena_files(client: tq.Client, slot: int) -> list[Path]:
     """The arena of a shard, and the journal that lies beside it."""
     (shard,) = (shard for shard in client._ops.session.directory if shard["slot"] == slot)
     arena = shard["arena"]
     stem = f"transferqueue-{arena['service_id']}-{slot}-{arena['token']}"
-    files = [path for path in Path(arena["directory"]).iterdir() if path.name.startswith(stem)]
+    return [path for path in Path(arena["directory"]).iterdir() if path.name.startswith(stem)]
+
+
+def remove_files(client: tq.Client, slot: int) -> None:
+    files = arena_files(client, slot)
     assert any("journal" in path.name for path in files)
     for path in files:
         path.unlink()

@@ -98,6 +98,7 @@ class CopyLinks:
                 [of, generation, self._may_rely(slot, int(of), str(generation), now_s)]
                 for of, generation in said["relied_on"]
             ],
+            "kept": self._copies.kept_by(slot),
             "hosted": [self._hosted(one) for one in self._copies.hosted_by(slot)],
         }
 

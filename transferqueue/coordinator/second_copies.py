@@ -202,6 +202,14 @@ class SecondCopies:
                 known.copy = None
                 self.changed.add(slot)
 
+    def kept_by(self, guard: int) -> list[int]:
+        """The slots whose mirrors are of use at this guard."""
+        return [
+            slot
+            for slot, known in sorted(self.slots.items())
+            if known.guard == guard or (known.copy is not None and known.copy.guard == guard)
+        ]
+
     # -- ends -----------------------------------------------------------------------------------
 
     def lose(self, slot: int) -> None:

@@ -23,9 +23,9 @@ has not answered, on one copy only, never before it is on record that there is n
 
 Then all is copied in the background, so many bytes a second, and the changes made meanwhile after
 it; the next change is in step again, and that goes on record. Until then ``status`` shows the home
-as under-replicated, and *acknowledged* means on its one copy: if that is lost too, with its journal,
-the rows raise ``RowsLost``, also those that the silent guard has. Nothing that was cleared or
-overwritten ever comes back.
+as under-replicated, and *acknowledged* means on its one copy: if that is lost too, with its
+journal, the rows raise ``RowsLost``, also those that the silent guard has. Nothing that was cleared
+or overwritten ever comes back.
 
 A home whose place was taken is told so by the coordinator when it comes back, and ends. It cannot
 have acknowledged anything since: its guard does not answer it any more, and the record, which it

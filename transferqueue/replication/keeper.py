@@ -18,7 +18,7 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.server import Handler, Request
@@ -146,6 +146,11 @@ class Keeper:
         if kind in (Kind.CLEAR, Kind.STRIP, Kind.PUT):
             self._on_free()
         return is_made
+
+    def keep_only(self, slots: Collection[int]) -> None:
+        """Other mirrors are of no use: their homes have another guard, or are lost."""
+        for slot in [slot for slot in self.kept if slot not in slots]:
+            self.drop(slot)
 
     def drop(self, slot: int) -> None:
         """Forget a mirror. Nothing happens when there is none."""

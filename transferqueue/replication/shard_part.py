@@ -118,13 +118,14 @@ class ShardPart:
         }
 
     def hear(self, said: Mapping[str, Any], asked_s: float) -> None:
-        """What the coordinator says: who the guard is, what it has on record, and which mirrors
-        may be read. ``asked_s``: when the heartbeat was sent that it answers."""
+        """What the coordinator says: who the guard is, what it has on record, which mirrors may be
+        read, and which are to be kept. ``asked_s``: when the heartbeat was sent that it answers."""
         guard = said["guard"]
         self._attach(None if guard is None else self._address_of(guard))
         if said["recorded"] is not None:
             self._record.hear(int(said["recorded"]))
         self._gets.hear(said["relied_on"], asked_s)
+        self._keeper.keep_only(said["kept"])
         is_waiting = guard is None or self._record.is_asking_for_none
         self._ask_s = asked_s + ASK_AGAIN_S if is_waiting else math.inf
 
