@@ -138,6 +138,10 @@ class TransferQueueError(Exception):
         name = next(cls.__name__ for cls in type(self).__mro__ if cls.__module__ == __name__)
         return f"transferqueue/ERRORS.md#{name.lower()}"
 
+    def for_some_partitions(self) -> TransferQueueError:
+        """The same, for who may know of some partitions only: it names no others."""
+        return self
+
 
 class ConfigError(TransferQueueError, ValueError):
     """A setting that cannot work. ``args``: the message."""
@@ -462,6 +466,10 @@ class UnknownPartition(_UnknownName):
 
     noun = "partition"
 
+    def for_some_partitions(self) -> UnknownPartition:
+        name, _, where = self.args
+        return UnknownPartition(name, (), where)
+
 
 class UnknownTask(_UnknownName):
     """The partition was created with a list of tasks and this is none of them."""
@@ -659,7 +667,8 @@ class WrongRowCount(WrongOutput):
 
 
 class PutCut(TransferQueueError):
-    """A put of new fields to samples of several shards was cut between their commits."""
+    """A put to several shards was cut between their commits: of new fields, or of new samples that
+    could not be taken out again."""
 
     def __init__(
         self,
@@ -668,11 +677,19 @@ class PutCut(TransferQueueError):
         num_rows: int,
         shard_slots: Sequence[int],
         reason: str,
+        partition: str = "",
     ) -> None:
-        super().__init__(list(fields), num_stored, num_rows, list(shard_slots), reason)
+        """``partition``: of new samples, which may still be there on these shards."""
+        super().__init__(list(fields), num_stored, num_rows, list(shard_slots), reason, partition)
 
     def __str__(self) -> str:
-        fields, num_stored, num_rows, slots, reason = self.args
+        fields, num_stored, num_rows, slots, reason, partition = self.args
+        if partition:
+            return (
+                f"{num_stored} of {num_rows} new samples may still be in partition {partition!r}: "
+                f"shard(s) {slots} did not confirm that they were taken out again after {reason} "
+                f"Look for them with client.select({partition!r}) before you put them again."
+            )
         return (
             f"fields {fields} are stored for {num_stored} of {num_rows} samples; shard(s) {slots} "
             f"did not confirm the rest: {reason} Put the same again with overwrite=True."
@@ -777,6 +794,10 @@ class NotReady(DeadlineExceeded):
         tail = f"; still missing: {lacking}" if lacking else ""
         tail += f"; {hint}" if hint else ""
         return f"{ready} of {wanted} samples ready after {waited_s:.1f} s{tail}."
+
+    def for_some_partitions(self) -> NotReady:
+        wanted, ready, missing, waited_s, hint = self.args
+        return NotReady(wanted, ready, missing, waited_s, hint.partition(", did you mean")[0])
 
 
 class StorageFull(DeadlineExceeded):

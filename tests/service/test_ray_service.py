@@ -255,6 +255,12 @@ def test_the_last_shard_is_not_drained_and_an_empty_node_goes_without_loss(clust
     ):
         first, second = service.shard_nodes[0], service.shard_nodes[1]
         assert service.drain(second) == ()
+        pid = service.pids()["shard-1"]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(pid))
+        shard = client.status()["shards"][1]
+        assert shard["pid"] != pid
+        assert shard["draining"], "also the process that followed"
         with pytest.raises(ConfigError, match="the last shards that take new samples"):
             service.drain(first)
         assert slots_of_puts(client) == {0}

@@ -168,8 +168,9 @@ class Put:
             raise
 
     async def _undo(self, committed: Sequence[Outcome], failure: TransferQueueError) -> None:
-        """One shard has its rows and another failed. New samples are cleared again; fields of
-        samples that were there before cannot be taken back, so `PutCut` says what is in."""
+        """One shard has its rows and another failed. New samples are cleared again; `PutCut` says
+        which may still be in. Fields of samples that were there before cannot be taken back, so it
+        says that too."""
         stored = [
             (part, outcome)
             for part, outcome in zip(self._parts, committed, strict=True)
@@ -186,7 +187,22 @@ class Put:
                 str(failure),
             ) from failure
         calls = [self._clear_call(part, _new_uids(answer)) for part, answer in stored]
-        await self._caller.outcomes(calls, timeout_s=FAREWELL_S)
+        left_s = max(FAREWELL_S, self._deadline.left_s())
+        cleared = await self._caller.outcomes(calls, timeout_s=left_s)
+        kept = [
+            part.rows
+            for (part, _), outcome in zip(stored, cleared, strict=True)
+            if isinstance(outcome, TransferQueueError)
+        ]
+        if kept:
+            raise PutCut(
+                list(self._batch.columns),
+                sum(rows.num_rows for rows in kept),
+                self._batch.num_rows,
+                [rows.slot for rows in kept],
+                str(failure),
+                self._batch.partition,
+            ) from failure
 
     def _clear_call(self, part: PartPut, uids: np.ndarray) -> Call:
         arrays = ArrayWriter()
