@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -74,3 +75,47 @@ def test_every_command_that_is_named_exists() -> None:
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     named = {word for row in rows for word in re.findall(r"`(\w+)", row)} - {"transferqueue", "UID"}
     assert named == set(main.commands)
+
+
+PROMISES = [
+    "`kill -9` of a shard",
+    "host or arena lost",
+    "`kill -9` of the coordinator",
+    "`kill -9` of a worker in a put",
+    "`kill -9` of a worker in a claim",
+    "a reader dies holding mappings",
+    "disk or memory full",
+    "bytes that are not ours",
+    "a peer without the key",
+    "checkpoint interrupted",
+]
+"""What may go wrong, and has a promise."""
+
+
+def promises() -> dict[str, list[str]]:
+    """Fault -> the tests that are named for it. Rows without a fault go on with the one before."""
+    text = (ROOT / "README.md").read_text().partition("| fault | what holds | test |\n")[2]
+    found: dict[str, list[str]] = {}
+    fault = ""
+    for line in text.partition("\n\n")[0].splitlines()[1:]:
+        first, holds, tests = (cell.strip() for cell in line.strip("|").split("|"))
+        fault = first or fault
+        named = re.findall(r"`(tests/[^`]+)`", tests)
+        assert holds, line
+        assert named, line
+        found.setdefault(fault, []).extend(named)
+    return found
+
+
+def test_every_promise_has_tests_that_are_named_and_there() -> None:
+    found = promises()
+    assert set(PROMISES) <= set(found)
+    for name in itertools.chain.from_iterable(found.values()):
+        path, _, function = name.partition("::")
+        file = ROOT / path
+        assert file.is_file(), name
+        defined = re.findall(r"^ *(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE)
+        if function:
+            assert function in defined, name
+        else:
+            assert defined or "TestCase" in file.read_text(), name

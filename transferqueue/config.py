@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import ConfigError
-from transferqueue.replication.settings import GuardSettings, guard_of
+from transferqueue.replication.settings import CopySettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 ADDRESS_VARIABLE = "TRANSFERQUEUE_ADDRESS"
 KEY_FILE_VARIABLE = "TRANSFERQUEUE_KEY_FILE"
@@ -32,6 +32,9 @@ MIB = 1 << 20
 
 FETCH_BYTES_PER_S = 128 * MIB
 """At the least, of a shard that gets its rows from another one of its host."""
+
+TAKEOVER_S = 60.0
+"""Of a service with two copies: see `ServiceConfig`."""
 
 _KEY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _BACKEND_NAME = re.compile(r"[A-Za-z0-9_-]{1,24}")
@@ -197,6 +200,12 @@ class ServiceConfig:
     another one's rows, so rows take twice their bytes of all budgets together."""
     copy_bytes_per_s: float = 512 * MIB
     """At which a copy that was lost is made again, by each shard in the background."""
+    takeover_s: float | None = None
+    """How long a shard may be away until its guard takes its place, for good; without a second copy
+    its rows are given up (``RowsLost``). ``None``: with ``replicas=2`` a minute, else for ever."""
+    guard_silence_s: float = 5.0
+    """How long puts wait for a second copy whose process lives and says nothing; then they go on
+    with one, which ``status`` shows, and the other is made again when it is back."""
     restart: bool = True
     """Whether a process that dies is started again, with what it held."""
     in_process: bool = False
@@ -307,6 +316,10 @@ class ServiceConfig:
             raise ConfigError(f"replicas must be 1 or 2, got {self.replicas!r}")
         if self.copy_bytes_per_s <= 0:
             raise ConfigError(f"copy_bytes_per_s must be positive, got {self.copy_bytes_per_s}")
+        for name in ("takeover_s", "guard_silence_s"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name} must be positive, got {value}")
         if self.replicas == 1:
             return
         if self.shards < 2:
@@ -330,14 +343,21 @@ class ServiceConfig:
                 "in_process=True and restart=False"
             )
 
-    def guard(self, slot: int, endpoint_of: Callable[[int], str]) -> dict[str, Any] | None:
-        """What the shard of a slot is told of the one that keeps its second copy, plain values."""
-        if self.replicas == 1:
-            return None
-        guard = guard_of(slot, self.shards)
-        return GuardSettings(
-            slot=guard, endpoint=endpoint_of(guard), bytes_per_s=self.copy_bytes_per_s
+    def copy_settings(self) -> dict[str, Any] | None:
+        """What every shard is told of second copies, plain values."""
+        return None if self.replicas == 1 else self.copy_settings_of_any()
+
+    def copy_settings_of_any(self) -> dict[str, Any]:
+        """Of a service that has them, whatever ``replicas`` says here: of shards that join one."""
+        return CopySettings(
+            bytes_per_s=self.copy_bytes_per_s, silence_s=self.guard_silence_s
         ).to_plain()
+
+    def takeover_settings(self) -> dict[str, Any]:
+        """What the coordinator is told of them."""
+        default_s = None if self.replicas == 1 else TAKEOVER_S
+        takeover_s = default_s if self.takeover_s is None else self.takeover_s
+        return {"replicas": self.replicas, "takeover_s": takeover_s}
 
     def _check_read_keys(self) -> None:
         for name, partitions in self.read_keys.items():

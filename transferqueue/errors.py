@@ -41,7 +41,8 @@
     │   ├── TransferExpired             a put or get that a shard no longer keeps for its client
     │   ├── ArenaReplaced               a shard began anew, and its memory is another one
     │   ├── RowsLost                    rows were on a shard that is gone for good
-    │   └── NoSecondCopy                a shard has no complete copy of another one's rows
+    │   ├── NoSecondCopy                a shard has no complete copy of another one's rows
+    │   └── SlotTakenOver               a shard was away for so long that another one has its rows
     ├── TransportFailed                 a way for bytes that was required broke
     ├── ShardDraining                   a shard takes no new samples any more
     ├── FieldExists                     a cell is written once
@@ -137,6 +138,10 @@ class TransferQueueError(Exception):
         """Where it is explained; ``transferqueue explain`` prints that entry."""
         name = next(cls.__name__ for cls in type(self).__mro__ if cls.__module__ == __name__)
         return f"transferqueue/ERRORS.md#{name.lower()}"
+
+    def for_some_partitions(self) -> TransferQueueError:
+        """The same, for who may know of some partitions only: it names no others."""
+        return self
 
 
 class ConfigError(TransferQueueError, ValueError):
@@ -462,6 +467,10 @@ class UnknownPartition(_UnknownName):
 
     noun = "partition"
 
+    def for_some_partitions(self) -> UnknownPartition:
+        name, _, where = self.args
+        return UnknownPartition(name, (), where)
+
 
 class UnknownTask(_UnknownName):
     """The partition was created with a list of tasks and this is none of them."""
@@ -529,6 +538,20 @@ class RowsLost(Missing):
     def __str__(self) -> str:
         num_lost, num_rows, slots = self.args
         return f"{num_lost} of {num_rows} rows were on shard(s) {slots}, which are gone."
+
+
+class SlotTakenOver(Missing):
+    """A shard comes whose slot another one has: it was away for too long, or another owner's."""
+
+    def __init__(self, slot: int) -> None:
+        super().__init__(slot)
+
+    def __str__(self) -> str:
+        (slot,) = self.args
+        return (
+            f"slot {slot} is served by another shard since this one was away for too long; what it "
+            f"holds is of no use any more. Let a new shard join in its place."
+        )
 
 
 class NoSecondCopy(Missing):
@@ -657,7 +680,8 @@ class WrongRowCount(WrongOutput):
 
 
 class PutCut(TransferQueueError):
-    """A put of new fields to samples of several shards was cut between their commits."""
+    """A put to several shards was cut between their commits: of new fields, or of new samples that
+    could not be taken out again."""
 
     def __init__(
         self,
@@ -666,11 +690,19 @@ class PutCut(TransferQueueError):
         num_rows: int,
         shard_slots: Sequence[int],
         reason: str,
+        partition: str = "",
     ) -> None:
-        super().__init__(list(fields), num_stored, num_rows, list(shard_slots), reason)
+        """``partition``: of new samples, which may still be there on these shards."""
+        super().__init__(list(fields), num_stored, num_rows, list(shard_slots), reason, partition)
 
     def __str__(self) -> str:
-        fields, num_stored, num_rows, slots, reason = self.args
+        fields, num_stored, num_rows, slots, reason, partition = self.args
+        if partition:
+            return (
+                f"{num_stored} of {num_rows} new samples may still be in partition {partition!r}: "
+                f"shard(s) {slots} did not confirm that they were taken out again after {reason} "
+                f"Look for them with client.select({partition!r}) before you put them again."
+            )
         return (
             f"fields {fields} are stored for {num_stored} of {num_rows} samples; shard(s) {slots} "
             f"did not confirm the rest: {reason} Put the same again with overwrite=True."
@@ -775,6 +807,10 @@ class NotReady(DeadlineExceeded):
         tail = f"; still missing: {lacking}" if lacking else ""
         tail += f"; {hint}" if hint else ""
         return f"{ready} of {wanted} samples ready after {waited_s:.1f} s{tail}."
+
+    def for_some_partitions(self) -> NotReady:
+        wanted, ready, missing, waited_s, hint = self.args
+        return NotReady(wanted, ready, missing, waited_s, hint.partition(", did you mean")[0])
 
 
 class StorageFull(DeadlineExceeded):

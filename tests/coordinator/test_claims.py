@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pytest
 
+from transferqueue.coordinator.claims import MAX_AT_ONCE
 from transferqueue.coordinator.leases import Ending
 from transferqueue.coordinator.predicate import tag
 from transferqueue.coordinator.samplers import (
@@ -636,3 +637,37 @@ def test_rows_drawn_with_replacement_may_be_more_than_the_quota_lets_in(driver: 
     driver.put(4, tags={"w": [0.0, 1.0, 0.0, 0.0]})
     drawn = driver.take(9, sampler=Weighted("w", replacement=True))
     assert drawn.uids.tolist() == [1] * 9
+
+
+# -- many at once ---------------------------------------------------------------------------------
+
+
+def test_of_many_claims_that_wake_at_once_some_are_answered_in_each_turn_in_their_order(
+    driver: Driver,
+) -> None:
+    claims = [driver.claim(1) for _ in range(3 * MAX_AT_ONCE)]
+    driver.put(3 * MAX_AT_ONCE - 10)
+    turns = []
+    while driver.plane.next_deadline_s() == 0.0:
+        turns.append(sum(claim in driver.answers for claim in claims))
+        driver.carry_out(driver.plane.tick(driver.now_s))
+    assert turns == [MAX_AT_ONCE, 2 * MAX_AT_ONCE], "and then there are no more rows"
+    answered = [claim in driver.answers for claim in claims]
+    assert answered == [True] * (3 * MAX_AT_ONCE - 10) + [False] * 10
+    driver.put(10)
+    assert all(claim in driver.answers for claim in claims)
+
+
+def test_one_row_for_many_that_wait_costs_a_look_at_two_of_them(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2000):
+        driver.claim(1)
+    looks = []
+    claims = driver.plane.partitions.known("train").claims
+    attempt = claims._try
+    monkeypatch.setattr(
+        claims, "_try", lambda waiter, *of, **more: (looks.append(waiter), attempt(waiter, *of))[1]
+    )
+    driver.put(1)
+    assert len(looks) == 2

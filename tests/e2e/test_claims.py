@@ -31,6 +31,16 @@ client.claim(task="t", fields=["x"], n=2, partition=sys.argv[2], timeout_s=60)
 """
 
 
+CLAIMING_CLIENT = """
+import sys, time
+import transferqueue as tq
+client = tq.connect(sys.argv[1])
+claim = client.claim(task="t", fields=["x"], n=3, partition=sys.argv[2], lease_s=1.0)
+print(claim.deliveries.tolist(), flush=True)
+time.sleep(60)
+"""
+
+
 @pytest.fixture(scope="module", params=["processes", "threads"])
 def service(request: pytest.FixtureRequest) -> Iterator[tq.Service]:
     in_process = request.param == "threads"
@@ -79,6 +89,24 @@ def test_a_waiting_client_that_is_killed_frees_its_place(
     client.put(rows(2), partition=name)
     with client.claim(task="t", fields=["x"], n=2, partition=name, timeout_s=5) as claim:
         assert claim.deliveries.tolist() == [1, 1]
+
+
+@of_processes
+def test_a_claim_of_a_worker_that_is_killed_is_given_again_after_its_lease(
+    service: tq.Service, client: tq.Client
+) -> None:
+    client.put(rows(3), partition="worked on")
+    with subprocess.Popen(
+        [sys.executable, "-c", CLAIMING_CLIENT, service.address, "worked on"],
+        stdout=subprocess.PIPE,
+    ) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"[1, 1, 1]\n"
+        worker.kill()
+        worker.wait()
+    claim = client.claim(task="t", fields=["x"], n=3, partition="worked on", timeout_s=10)
+    assert claim.deliveries.tolist() == [2, 2, 2]
+    claim.ack()
 
 
 @of_processes

@@ -35,7 +35,7 @@ def service(request: pytest.FixtureRequest) -> Iterator[tq.Service]:
         budget_bytes=64 << 20,
         host="127.0.0.1",
         encrypt=request.param,
-        read_keys={"dashboard": None, "eval": ["val"]},
+        read_keys={"dashboard": None, "eval": ["val"], "typo": ["trian"]},
     ) as service:
         yield service
 
@@ -107,6 +107,21 @@ def test_a_reader_of_one_partition_sees_no_other(
         ):
             with pytest.raises(NotAllowed, match="'eval'"):
                 attempt()
+
+
+def test_a_reader_of_one_partition_is_told_no_name_of_another(
+    service: tq.Service, handles: dict[str, tq.BatchHandle]
+) -> None:
+    del handles
+    for name, hint in (("typo", ""), ("dashboard", "did you mean 'train'")):
+        with reading(service, name) as client:
+            with pytest.raises(errors.NotReady, match="nobody has put anything") as told:
+                client.select("trian", min_rows=1, timeout_s=0.1)
+            assert hint in str(told.value)
+            assert ("train" in str(told.value)) == bool(hint)
+            with pytest.raises(errors.TransferQueueError) as told:
+                client.describe("trian")
+            assert ("train" in str(told.value)) == bool(hint)
 
 
 @pytest.mark.parametrize("name", ["eval", "dashboard"])

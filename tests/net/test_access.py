@@ -22,7 +22,7 @@ LOOKING = {
 }
 OF_SHARDS = {
     ops.REGISTER, ops.EVENT, ops.ADMIT, ops.RETURN_ROOM, ops.JOIN, ops.STEP_DONE,
-    ops.COPY, ops.FETCH_COPY,
+    ops.COPY, ops.FETCH_COPY, ops.WHERE_COPY,
 }  # fmt: skip
 
 

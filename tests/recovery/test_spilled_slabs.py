@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tests.recovery.test_shard_journal import Worker, account_of
 from tests.waiting import wait_until
 from transferqueue.backends.several import ADDRESS_BITS, SeveralBackends
 from transferqueue.config import SpillConfig
-from transferqueue.errors import RowsLost
+from transferqueue.errors import ConfigError, RowsLost
 from transferqueue.journal.file import read_journal
 from transferqueue.shard import spill
 from transferqueue.shard.allocator import RangeAllocator
@@ -170,3 +171,13 @@ def test_without_the_file_on_the_disk_its_rows_alone_are_lost(tmp_path: Path) ->
         again = running.client.put({"x": torch.ones(8, 50_000)})
         wait_until(lambda: backend_of(running).used_bytes == 0)
         assert running.client.get(again)["x"].sum() == 400_000
+
+
+def test_a_spill_folder_that_is_gone_at_a_restart_is_named_as_what_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "spilled"
+    folder.mkdir()
+    with in_process(tmp_path, spill=never(folder)) as running:
+        with pytest.raises(ConfigError, match=r"spill_dir .*spilled"):
+            running.restart_shard(1, before=lambda: shutil.rmtree(folder))
+        folder.mkdir()
+        running.restart_shard(2)

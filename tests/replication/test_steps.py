@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.replication.two_shards import SLOT, Change, Clear, Guard, Home, Model, Put, state_of
+from tests.replication.two_shards import (
+    SILENCE_S,
+    SLOT,
+    Change,
+    Clear,
+    Guard,
+    Home,
+    Model,
+    Put,
+    Register,
+    Wire,
+    state_of,
+)
 from transferqueue.replication import changes
 from transferqueue.replication.copy_log import Phase
+from transferqueue.replication.guard_link import Guard as GuardOfLink
 from transferqueue.replication.throttle import Throttle
 
 BUDGET = 1 << 16
@@ -24,6 +37,7 @@ class Pair:
     def __init__(self, *, guard_bytes: int = BUDGET) -> None:
         self.guard = Guard(guard_bytes, 0)
         self.home = Home.empty(BUDGET)
+        self.register = Register()
         self.model = Model(self.home.store.next_uid)
         self.now_s = 0.0
         self.num_puts = 0
@@ -38,12 +52,14 @@ class Pair:
     def pass_time(self, seconds: float = 0.6) -> None:
         self.now_s += seconds
         self.home.link.tick(self.now_s)
+        self.register.hear(self.home)
 
     def exchange(self, times: int = 200) -> None:
         for _ in range(times):
             self.guard.serve(self.home.wire)
             self.home.wire.arrive()
             self.home.link.hear()
+            self.register.hear(self.home)
 
     def settle(self) -> None:
         self.pass_time()
@@ -59,9 +75,11 @@ class Pair:
         return tuple(self.model.rows["p"])
 
     def mirrored(self) -> object:
-        """The rows of a complete mirror; ``None``: there is none."""
+        """The rows of a mirror that may be relied on; ``None``: there is none."""
         kept = self.guard.keeper.complete(SLOT)
-        return None if kept is None else state_of(kept.mirror.store, self.guard.backend)
+        if kept is None or kept.generation != self.register.copy:
+            return None
+        return state_of(kept.mirror.store, self.guard.backend)
 
 
 def test_a_change_is_made_and_acknowledged_when_the_guard_has_made_it() -> None:
@@ -79,13 +97,10 @@ def test_a_change_is_made_and_acknowledged_when_the_guard_has_made_it() -> None:
 
 def test_a_mirror_is_complete_only_with_what_changed_while_it_was_copied() -> None:
     pair = Pair()
-    pair.pass_time()
-    pair.home.copies.log.guard_is_empty()  # so that rows are put on one copy
+    pair.pass_time()  # so that rows are put on one copy
     for number in range(4):
         pair.put(b"%d" % number * 12)
-    pair.guard.serve(pair.home.wire)
-    pair.home.wire.arrive()
-    pair.home.link.hear()
+    pair.exchange(1)
     assert pair.phase is Phase.COPYING
     pair.put(b"while it is copied", uids=pair.uids[:1])
     pair.change(Clear(partition="p", uids=pair.uids[1:2]))
@@ -128,14 +143,25 @@ def test_of_steps_behind_one_that_was_lost_none_is_made() -> None:
     assert len(pair.model.state["p"]) == 2
 
 
-def test_changes_wait_for_a_guard_that_is_silent_and_not_for_one_that_is_dead() -> None:
+def test_changes_wait_so_long_for_a_guard_that_is_silent_and_not_for_one_that_is_dead() -> None:
     pair = Pair()
     pair.settle()
     pair.put(b"x")
-    for _ in range(5):
+    while pair.now_s < SILENCE_S:
+        assert pair.home.waiting
         pair.pass_time()
-    assert pair.home.waiting
+    pair.pass_time()
+    assert not pair.home.waiting
+    assert pair.phase is Phase.ALONE
+    assert pair.mirrored() is None, "it lacks what is acknowledged by now"
+    pair.put(b"goes on")
+    assert not pair.home.waiting
+    pair.settle()
+    assert pair.mirrored() == pair.model.state, "caught up when it is back"
+
+    pair.put(b"y")
     pair.home.guard_is_there = False
+    pair.pass_time()
     pair.pass_time()
     assert not pair.home.waiting
     assert pair.phase is Phase.ALONE
@@ -144,6 +170,39 @@ def test_changes_wait_for_a_guard_that_is_silent_and_not_for_one_that_is_dead() 
     pair.home.guard_is_there = True
     pair.settle()
     assert pair.mirrored() == pair.model.state != {}
+
+
+def test_a_home_that_the_coordinator_does_not_hear_acknowledges_nothing_alone() -> None:
+    pair = Pair()
+    pair.settle()
+    pair.put(b"x")
+    pair.home.guard_is_there = False
+    for _ in range(30):
+        pair.now_s += 0.6
+        pair.home.link.tick(pair.now_s)
+    assert pair.home.waiting, "somebody else may have been given its place"
+    assert not pair.model.state
+    pair.register.hear(pair.home)
+    assert not pair.home.waiting
+
+
+def test_another_guard_gets_everything_and_the_one_before_counts_for_nothing() -> None:
+    pair = Pair()
+    pair.settle()
+    pair.put(b"x")
+    pair.exchange()
+    before = pair.guard
+    pair.guard = Guard(BUDGET, 7)
+    pair.home.wire = Wire(b"another")
+    guard = GuardOfLink(slot=5, stream=pair.home.wire, is_there=lambda: True)
+    pair.home.link.attach(guard, pair.now_s)
+    pair.put(b"y")
+    assert pair.home.waiting
+    pair.settle()
+    assert pair.home.copies.guard == 5
+    assert pair.mirrored() == pair.model.state
+    assert len(pair.model.state["p"]) == 2
+    assert before.keeper.complete(SLOT) is not None, "it was not told, and need not be"
 
 
 def test_a_put_for_whose_second_copy_there_is_no_room_is_refused_and_both_go_on_in_step() -> None:
@@ -161,7 +220,7 @@ def test_a_put_for_whose_second_copy_there_is_no_room_is_refused_and_both_go_on_
 
 def test_a_copy_that_finds_no_room_is_given_up_and_made_when_there_is() -> None:
     pair = Pair(guard_bytes=512)
-    pair.home.copies.log.guard_is_empty()
+    pair.register.hear(pair.home)
     for _ in range(3):
         pair.put(bytes(300))
     pair.pass_time()
@@ -177,7 +236,7 @@ def test_a_copy_that_finds_no_room_is_given_up_and_made_when_there_is() -> None:
     assert pair.mirrored() == pair.model.state != {}
 
 
-def test_a_home_that_starts_again_acknowledges_nothing_before_its_old_mirror_is_dropped() -> None:
+def test_a_home_that_starts_again_acknowledges_nothing_while_its_old_mirror_is_on_record() -> None:
     pair = Pair()
     pair.settle()
     pair.put(b"before")
@@ -186,10 +245,13 @@ def test_a_home_that_starts_again_acknowledges_nothing_before_its_old_mirror_is_
     pair.put(b"after", uids=pair.uids)
     assert pair.home.waiting
     assert pair.mirrored() == pair.model.state
-    pair.pass_time()
+    pair.home.link.tick(pair.now_s + 1.0)
     pair.guard.serve(pair.home.wire)
+    pair.home.wire.arrive()
+    pair.home.link.hear()
+    assert pair.home.waiting, "the guard has dropped it, and that is not on record"
+    pair.register.hear(pair.home)
     assert pair.mirrored() is None
-    pair.exchange()
     assert not pair.home.waiting
     pair.settle()
     assert pair.mirrored() == pair.model.state

@@ -18,6 +18,7 @@ from tests.replication.two_shards import (
     Home,
     Model,
     Put,
+    Register,
     Strip,
     heap,
     state_of,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transferqueue.backends.several import SeveralBackends
+    from transferqueue.replication.keeper import Kept
 
 BUDGET = 1 << 16
 PARTITIONS = ["p", "q"]
@@ -46,14 +48,16 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(changes, name, nbytes)
 
 
-def fetch(guard: Guard, budget_bytes: int, epoch: int) -> tuple[Store, SeveralBackends] | None:
+def fetch(
+    guard: Guard, generation: str, budget_bytes: int, epoch: int
+) -> tuple[Store, SeveralBackends] | None:
     """What a home that has lost everything gets from its guard."""
     backend = heap(budget_bytes)
     store = Store(slot=SLOT, space=backend)
     mirror = Mirror(store, backend, backend)
     at = 0
     while True:
-        body = {"slot": SLOT, "at": at, "epoch": epoch}
+        body = {"slot": SLOT, "generation": generation, "at": at, "epoch": epoch}
         message = Message(op=ops.FETCH_COPY, request_id=at, body=body)
         reply = guard.handle(b"new", message)
         if reply.body["kind"] is None:
@@ -88,6 +92,7 @@ class TwoCopiesMachine(RuleBasedStateMachine):
         self.guard_bytes = BUDGET if has_room else 1 << 10
         self.guard = Guard(self.guard_bytes, 0)
         self.home = Home.empty(BUDGET)
+        self.register = Register()
         self.model = Model(self.home.store.next_uid)
         self.dead: list[tuple[Home, Sequence[Change]]] = []
         """Homes that were killed, and what they had asked for: that may still come to the guard."""
@@ -152,6 +157,10 @@ class TwoCopiesMachine(RuleBasedStateMachine):
         self.home.link.hear()
 
     @rule()
+    def the_coordinator_hears(self) -> None:
+        self.register.hear(self.home)
+
+    @rule()
     def time_passes(self) -> None:
         self.now_s += 0.6
         self.home.link.tick(self.now_s)
@@ -161,6 +170,7 @@ class TwoCopiesMachine(RuleBasedStateMachine):
         for _ in range(12):
             self.time_passes()
             self.messages_arrive(25)
+            self.the_coordinator_hears()
 
     @rule(num=st.integers(1, 4))
     def a_connection_breaks(self, num: int) -> None:
@@ -196,6 +206,7 @@ class TwoCopiesMachine(RuleBasedStateMachine):
         self.time_passes()
         self.time_passes()
         self.time_passes()
+        self.the_coordinator_hears()
         self.home.guard_is_there = True
         self.home.wire.to_guard.clear()
         assert not self.home.waiting
@@ -212,10 +223,11 @@ class TwoCopiesMachine(RuleBasedStateMachine):
         """Its arena and its journal are gone. Nothing that it acknowledged is lost if the guard
         has all of it."""
         was_complete = self.home.copies.log.is_complete and self._has_its_mirror()
-        if not was_complete and self.guard.keeper.complete(SLOT) is None:
+        if not was_complete and self._relied_on() is None:
             return  # nobody says that it could be had
         self.num_lives += 1
-        found = fetch(self.guard, 2 * BUDGET, self.num_lives)
+        assert self.register.copy is not None
+        found = fetch(self.guard, self.register.copy, 2 * BUDGET, self.num_lives)
         assert found is not None
         store, backend = found
         asked_for = list(self.home.waiting)
@@ -261,7 +273,7 @@ class TwoCopiesMachine(RuleBasedStateMachine):
     def a_complete_mirror_lacks_nothing_that_was_acknowledged(self) -> None:
         if not hasattr(self, "home"):
             return
-        kept = self.guard.keeper.complete(SLOT)
+        kept = self._relied_on()
         if kept is None:
             return
         asked_for: Sequence[Change] = self.home.waiting
@@ -272,7 +284,12 @@ class TwoCopiesMachine(RuleBasedStateMachine):
     @invariant()
     def a_home_that_is_complete_has_a_complete_mirror(self) -> None:
         if hasattr(self, "home") and self.home.copies.log.is_complete and self._has_its_mirror():
-            assert self.guard.keeper.complete(SLOT) is not None
+            assert self._relied_on() is not None
+
+    def _relied_on(self) -> Kept | None:
+        """The mirror that is on record, if it is there."""
+        kept = self.guard.keeper.complete(SLOT)
+        return kept if kept is not None and kept.generation == self.register.copy else None
 
     def teardown(self) -> None:
         if hasattr(self, "home"):

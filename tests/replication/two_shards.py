@@ -15,9 +15,11 @@ from transferqueue.errors import FieldExists, RowsGone
 from transferqueue.fields import FieldSpec
 from transferqueue.net.server import Reply, Request
 from transferqueue.replication.changes import READER, Kind
+from transferqueue.replication.guard_link import Guard as GuardOfLink
 from transferqueue.replication.guard_link import GuardLink
 from transferqueue.replication.home import TwoCopies
 from transferqueue.replication.keeper import Keeper
+from transferqueue.replication.on_record import OnRecord
 from transferqueue.shard.store import Store
 from transferqueue.wire.format import Message
 from transferqueue.wire.put import ColumnPlan, PutPlan
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 RAGGED = FieldSpec(dtype="uint8", shape=(-1,), ragged_dim=0)
 SLOT = 3
+SILENCE_S = 5.0
 
 State = dict[str, dict[int, dict[str, bytes]]]
 """partition -> uid -> field -> bytes"""
@@ -174,6 +177,19 @@ class Wire:
             self._heard.append(self.to_home.popleft())
 
 
+class Register:
+    """The coordinator: which mirror of the slot has everything, as its home said last."""
+
+    def __init__(self) -> None:
+        self.copy: str | None = None
+
+    def hear(self, home: Home) -> None:
+        """A heartbeat of the home, and the answer to it."""
+        said = home.record.to_plain()
+        self.copy = said["copy"]
+        home.record.hear(said["number"])
+
+
 class Guard:
     """A process that keeps mirrors."""
 
@@ -221,7 +237,6 @@ class Home:
         self.guard_is_there = True
         self.copies = TwoCopies(
             store,
-            guard=0,
             limit_bytes=backend.capacity_bytes,
             own_bytes=lambda: backend.used_bytes,
             answers=dict,
@@ -229,18 +244,22 @@ class Home:
             send=lambda: self.link.send(),
             on_free=lambda: None,
             lost_sight=lambda: self.link.lost_sight(),
+            completed=lambda: self.link.complete(),
         )
+        self.record = OnRecord(lambda: None)
         self.link = GuardLink(
-            self.wire,
             slot=SLOT,
             epoch=epoch,
             backend=backend,
             copies=self.copies,
             arena=None,
             bytes_per_s=1e9,
+            silence_s=SILENCE_S,
             num_untold=lambda: 0,
-            is_there=lambda: self.guard_is_there,
+            on_record=self.record,
         )
+        guard = GuardOfLink(slot=0, stream=self.wire, is_there=lambda: self.guard_is_there)
+        self.link.attach(guard, 0.0)
 
     @classmethod
     def empty(cls, budget_bytes: int) -> Home:

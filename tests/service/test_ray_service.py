@@ -17,10 +17,11 @@ import torch
 from click.testing import CliRunner
 
 import transferqueue as tq
+from tests.recovery.test_replicas import arena_files, wait_for_both
 from tests.waiting import wait_until
 from tests.workers.stage_workers import Critic, Plain
 from transferqueue.config import runtime_root
-from transferqueue.errors import ConfigError, RowsLost
+from transferqueue.errors import ConfigError, RowsGone, RowsLost
 from transferqueue.service.cli import main
 from workers import RayWorkerGroup, ResourcePool
 
@@ -254,11 +255,69 @@ def test_the_last_shard_is_not_drained_and_an_empty_node_goes_without_loss(clust
     ):
         first, second = service.shard_nodes[0], service.shard_nodes[1]
         assert service.drain(second) == ()
+        pid = service.pids()["shard-1"]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(pid))
+        shard = client.status()["shards"][1]
+        assert shard["pid"] != pid
+        assert shard["draining"], "also the process that followed"
         with pytest.raises(ConfigError, match="the last shards that take new samples"):
             service.drain(first)
         assert slots_of_puts(client) == {0}
         assert service.remove(second) == ()
         assert slots_of_puts(client) == {0}
+
+
+def test_a_node_is_lost_with_its_arena_and_nothing_that_was_acknowledged(cluster: Any) -> None:
+    node = cluster.add_node(num_cpus=1, **NODE)
+    with (
+        tq.serve_ray(name="copies", budget_bytes=16 << 20, replicas=2, takeover_s=3.0) as service,
+        tq.connect(service.address, keys=service.client_keys, transport="tcp") as client,
+    ):
+        try:
+            wait_for_both(client)
+            nodes = service.shard_nodes
+            guards = {s["slot"]: s["copies"]["guard"] for s in client.status()["shards"]}
+            assert all(nodes[slot] != nodes[guard] for slot, guard in guards.items())
+            assert sorted(guards.values()) == [0, 1, 2], "each keeps the copy of one"
+            (lost,) = (slot for slot, on in nodes.items() if on == node.node_id)
+            handles = [client.put({"x": torch.full((8, 50_000), float(n))}) for n in range(6)]
+            client.clear(handles[0])
+            client.put({"x": torch.zeros(8, 50_000)}, handle=handles[1], overwrite=True)
+            pids = service.pids()
+        finally:
+            cluster.remove_node(node)
+        wait_until(lambda: not is_alive(pids[f"shard-{lost}"]), timeout_s=20)
+        remove_arena(client, lost)
+        began_s = time.monotonic()
+        for n, handle in enumerate(handles[1:], start=1):
+            value = 0.0 if n == 1 else float(n)
+            assert client.get(handle)["x"].unique().tolist() == [value], "the guard answers"
+        assert time.monotonic() - began_s < 3.0
+        status = client.status()
+        assert status["shards_away"] == [lost]
+        copies = {shard["slot"]: shard["copies"] for shard in status["shards"]}
+        assert not all(each["is_complete"] for each in copies.values()), "under-replicated"
+        wait_until(lambda: not client.status()["shards_away"], timeout_s=20)
+        wait_for_both(client)
+        guards = {s["slot"]: s["copies"]["guard"] for s in client.status()["shards"]}
+        assert set(guards) == {0, 1, 2}
+        for n, handle in enumerate(handles[1:], start=1):
+            client.put({"y": torch.full((8,), float(n))}, handle=handle)
+            got = client.get(handle.select(["x"]))["x"].unique().tolist()
+            assert got == [0.0 if n == 1 else float(n)]
+        with pytest.raises(RowsGone):
+            client.get(handles[0])
+
+
+def remove_arena(client: tq.Client, slot: int) -> None:
+    """What a node that is lost takes with it."""
+    for path in arena_files(client, slot):
+        path.unlink()
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def test_two_services_of_one_cluster_have_two_names(service: RayService) -> None:

@@ -99,6 +99,8 @@ class BackendConfig:
     """Room to offer. A backend may offer a little more, never less."""
     directory: str | None = None
     """Where files go, for backends that keep files; ``None``: the backend's default."""
+    directory_setting: str = "arena_dir"
+    """What whoever started the service calls that folder."""
     epoch: int = 0
     """How many processes of this slot there have been before."""
     recover: bool = False

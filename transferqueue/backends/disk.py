@@ -88,7 +88,8 @@ class DiskBackend(AllocatingBackend):
             return cls(arena, sync)
         except OSError as error:
             arena.close(keep=arena.recovered)
-            raise ConfigError(f"arena_dir {config.directory!r}: {error}") from error
+            where = f"{config.directory_setting} {config.directory!r}"
+            raise ConfigError(f"{where}: {error}") from error
 
     # -- room -----------------------------------------------------------------------------------
 

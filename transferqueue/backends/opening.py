@@ -70,6 +70,7 @@ class StorageConfig:
             service_id=other.files_id(self.config.service_id),
             budget_bytes=other.budget_bytes,
             directory=other.arena_dir,
+            directory_setting=f"arena_dir of backends[{other.name!r}]",
             options=other.options,
         )
 
@@ -79,6 +80,7 @@ class StorageConfig:
             service_id=spill.files_id(self.config.service_id),
             budget_bytes=spill.nbytes,
             directory=spill.directory,
+            directory_setting="spill_dir",
             options={},
         )
 

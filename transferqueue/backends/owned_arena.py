@@ -60,7 +60,9 @@ class OwnedArena:
             remove_leftovers(directory)
             lock = ArenaLock.create(_record(config, _new_address(config, directory, segment_bytes)))
         except OSError as error:
-            raise ConfigError(f"arena_dir {directory!r} cannot be used: {error}") from error
+            raise ConfigError(
+                f"{config.directory_setting} {directory!r} cannot be used: {error}"
+            ) from error
         try:
             _check_room(lock.record.address)
         except BaseException:

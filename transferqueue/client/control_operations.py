@@ -14,11 +14,12 @@ from transferqueue.client.inputs import (
     plain_sampler,
     seconds_of,
 )
+from transferqueue.client.silent_shards import SILENCE_S
 from transferqueue.coordinator.policy import PartitionPolicy
-from transferqueue.errors import InvalidInput
+from transferqueue.errors import InvalidInput, ServiceUnreachable
 from transferqueue.fields import FieldSpec
 from transferqueue.handle import BatchHandle
-from transferqueue.net.calls import Call
+from transferqueue.net.calls import Call, Outcome, raise_first
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.tags import read_tags, write_tags
@@ -242,12 +243,24 @@ class ControlOperations:
         )
         if set(coordinator.body["shards"]) != set(self._session.slots):  # some joined, or left
             await self._caller.look_again(timeout_s=self._timeout(timeout_s))
-        calls = [
-            Call(endpoint=self._session.shard(slot).endpoint, op=ops.STATUS)
-            for slot in sorted(self._session.slots)
-        ]
-        shards = await self._caller.shards(calls, timeout_s=self._timeout(timeout_s))
-        return {**coordinator.body, "shards": [shard.body for shard in shards]}
+        slots = sorted(self._session.slots)
+        calls = [self._status_call(slot) for slot in slots]
+        shards = await self._caller.outcomes(calls, timeout_s=self._timeout(timeout_s))
+        said = dict(zip(slots, shards, strict=True))
+        away = [slot for slot in slots if self._is_missed(slot, said[slot])]
+        answers = raise_first([said[slot] for slot in slots if slot not in away])
+        bodies = [answer.body for answer in answers]
+        return {**coordinator.body, "shards": bodies, "shards_away": away}
+
+    def _status_call(self, slot: int) -> Call:
+        """Where others have the same rows, one that says nothing is not waited for."""
+        silence_s = None if self._session.guard_of(slot) is None else SILENCE_S
+        endpoint = self._session.shard(slot).endpoint
+        return Call(endpoint=endpoint, op=ops.STATUS, silence_s=silence_s)
+
+    def _is_missed(self, slot: int, outcome: Outcome) -> bool:
+        has_copy = self._session.guard_of(slot) is not None
+        return has_copy and isinstance(outcome, ServiceUnreachable)
 
 
 def _specs(plain: Mapping[str, Any]) -> dict[str, FieldSpec]:

@@ -10,6 +10,7 @@ import numpy as np
 from transferqueue.client.assembly import GotPart
 from transferqueue.client.device_copies import LentRanges
 from transferqueue.client.lease_returns import release
+from transferqueue.client.silent_shards import PROBE_SILENCE_S, SILENCE_S
 from transferqueue.client.windows import Move
 from transferqueue.errors import TransferExpired
 from transferqueue.net.calls import Call, Flow
@@ -30,12 +31,6 @@ if TYPE_CHECKING:
     from transferqueue.wire.get import GotColumn
 
 
-SILENCE_S = 1.0
-"""A shard that says nothing at all for so long may be gone: a get goes to the second copy, where
-there is one, and back when that does not answer either. One that is there says within
-milliseconds that it is working."""
-
-
 class PartGet:
     """The rows of a get that lie on one shard.
 
@@ -49,9 +44,11 @@ class PartGet:
         caller: Caller,
         *,
         at_guard: bool = False,
+        is_probe: bool = False,
         side: DeviceSide | None = None,
     ) -> None:
-        """``at_guard``: get it from the second copy. ``side``: the device that the bytes go to,
+        """``at_guard``: get it from the second copy. ``is_probe``: the shard was silent before.
+        ``side``: the device that the bytes go to,
         from that of the shard where it can."""
         self._side = side
         self._loan: tuple[int, DeviceAccess] | None = None  # lease of device memory
@@ -61,6 +58,7 @@ class PartGet:
         self._caller = caller
         self._memory = caller.memory
         self._guard = caller.session.guard_of(part.slot)
+        self._silence_s = PROBE_SILENCE_S if is_probe else SILENCE_S
         self._at_guard = at_guard and self._guard is not None
         self._lease: Lease | None = None
         self._stream_id: int | None = None
@@ -103,7 +101,7 @@ class PartGet:
 
     def _call(self, op: str, body: dict[str, Any], frames: Sequence[Buffer] = ()) -> Call:
         """One that fails soon when nobody is there, where somebody else has the same rows."""
-        silence_s = None if self._guard is None else SILENCE_S
+        silence_s = None if self._guard is None else self._silence_s
         return Call(endpoint=self._endpoint, op=op, body=body, frames=frames, silence_s=silence_s)
 
     def _reader(self) -> dict[str, Any] | None:
@@ -139,6 +137,11 @@ class PartGet:
             self._stream_id = int(lease_id)
             self._ticket = answer.body.get("window")
             self._caller.windows.refuse_unless_opened(self._transport, self._ticket)
+
+    def note_answer(self) -> None:
+        """The shard of the rows, if it was that which was asked, is not silent."""
+        if not self._at_guard:
+            self._caller.session.silent.answered(self._part.slot)
 
     def let_go(self) -> None:
         """The get has failed: what was mapped for it is nobody's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from transferqueue.client.deadline import Deadline
 from transferqueue.client.device_columns import DeviceColumn, DeviceColumnBytes, TooScattered
 from transferqueue.client.part_gets import PartGet
 from transferqueue.client.placement import split_by_home
+from transferqueue.client.silent_shards import Turn
 from transferqueue.errors import (
     ArenaReplaced,
     HandleRefused,
@@ -84,6 +86,8 @@ class Get:
         self._rows = split_by_home(self._uids, caller.session.homes)
         self._at_guard: set[int] = set()
         """Slots whose rows are got from their second copy."""
+        self._probed: set[int] = set()
+        """Slots that were silent, and are tried again."""
 
     async def run(self) -> dict[str, Column]:
         """The columns as bytes. RowsGone, FieldsMissing, FieldSpecMismatch; from device memory
@@ -92,6 +96,7 @@ class Get:
             await self._caller.tell(self._side.due())
         slots = [part.slot for part in self._rows]
         await self._caller.know(slots, timeout_s=self._deadline.left_s())
+        self._pass_over_silent(slots)
         while True:
             try:
                 return await self._fetch()
@@ -123,10 +128,25 @@ class Get:
         rest = [one.device for one in lost if one.slot not in guarded]
         return bool(lost) and all(device is not None and device.is_kept for device in rest)
 
+    def _pass_over_silent(self, slots: Sequence[int]) -> None:
+        """Those that were silent lately, and have a second copy elsewhere."""
+        session, now_s = self._caller.session, time.monotonic()
+        for slot in slots:
+            if session.guard_of(slot) is None:
+                continue
+            turn = session.silent.turn(slot, now_s)
+            if turn is Turn.PASS_OVER:
+                self._at_guard.add(slot)
+            elif turn is Turn.PROBE:
+                self._probed.add(slot)
+
     def _turned_to(self, error: TransferQueueError) -> bool:
         """Whether there is another copy to ask: that of the guard after its home was silent, and
         the other way round. A slot that is not the one that failed is asked where it was."""
         slots = {part.slot for part in self._rows if self._is_of(part.slot, error)}
+        if isinstance(error, ServiceUnreachable):
+            for slot in slots - self._at_guard:
+                self._caller.session.silent.was_silent(slot, time.monotonic())
         self._at_guard ^= slots
         return bool(slots)
 
@@ -143,7 +163,13 @@ class Get:
     async def _fetch(self) -> dict[str, Column]:
         side = self._side if self._may_lend else None
         parts = [
-            PartGet(rows, self._caller, at_guard=rows.slot in self._at_guard, side=side)
+            PartGet(
+                rows,
+                self._caller,
+                at_guard=rows.slot in self._at_guard,
+                is_probe=rows.slot in self._probed,
+                side=side,
+            )
             for rows in self._rows
         ]
         calls = [self._call(part) for part in parts]
@@ -153,6 +179,7 @@ class Get:
             for part, outcome in zip(parts, outcomes, strict=True):
                 if not isinstance(outcome, TransferQueueError):
                     part.take(outcome)
+                    part.note_answer()
             raise_first(outcomes)
             joined.update(self._join(parts))
             await self._stream(parts)

@@ -7,6 +7,7 @@ import itertools
 import os
 import secrets
 import socket
+import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from transferqueue.backends.arena_address import ArenaAddress, boot_id
 from transferqueue.client.device_access import DeviceAccess
 from transferqueue.client.ends_along import EndsAlong
 from transferqueue.client.local_memory import why_not_watched, why_out_of_reach
+from transferqueue.client.silent_shards import SilentShards
 from transferqueue.config import Transport
 from transferqueue.errors import (
     ConfigError,
@@ -121,16 +123,23 @@ class Session:
         self._transport = transport
         self._window = window
         self._turn = itertools.count()
+        self._shards: dict[int, ShardAddress] = {}
+        self.silent = SilentShards()
+        """Shards that are passed over for a while."""
         self.client_id = _name_of_this_client()
         """Names this client in its claims and waits, over whichever of its sockets they go."""
         self.hear(hello)
 
     def hear(self, hello: Mapping[str, Any]) -> None:
         """How to reach the shards, as the coordinator says it now."""
+        before = self._shards
         self._shards = {
             int(shard["slot"]): _shard_address(shard, self._transport, self._window)
             for shard in hello["shards"]
         }
+        for slot, shard in before.items():
+            if slot not in self._shards or self._shards[slot].endpoint != shard.endpoint:
+                self.silent.answered(slot)
         self.homes = Homes.from_plain(hello["homes"])
         self.slots = sorted(self._shards, key=lambda slot: (not self._shards[slot].same_host, slot))
         """Slots of all shards, those of this host first."""
@@ -145,6 +154,19 @@ class Session:
         """The shard takes no new rows, whatever was heard before. Whether another one does."""
         self.slots_for_new_rows = [s for s in self.slots_for_new_rows if s != slot]
         return bool(self.slots_for_new_rows)
+
+    def slots_to_fill(self) -> list[int]:
+        """Those that new rows go to: not those that were silent when they were asked last, unless
+        there are no others."""
+        slots = self.slots_for_new_rows or self.slots
+        now_s = time.monotonic()
+        return [slot for slot in slots if not self.silent.is_passed_over(slot, now_s)] or slots
+
+    def note_silence(self, endpoint: str) -> None:
+        """A shard did not answer at this endpoint."""
+        for slot, shard in self._shards.items():
+            if shard.endpoint == endpoint:
+                self.silent.was_silent(slot, time.monotonic())
 
     def next_turn(self) -> int:
         """A number that rises with every put, to take the shards in turn."""

@@ -92,11 +92,15 @@ class UpkeepOperations:
         await self._ask(ops.LOSE_SHARD, {"slot": slot}, ArrayWriter(), timeout_s)
 
     async def join(self, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """What a shard that is about to be started begins with: ``slot``, and ``uids``, the first
-        that it may give and the one after the last."""
+        """What a shard that is about to be started begins with: ``slot``, ``uids``, the first that
+        it may give and the one after the last, and ``replicas``, the copies of every row."""
         body = (await self._ask(ops.JOIN, {}, ArrayWriter(), timeout_s)).body
         start, stop = body["uids"]
-        return {"slot": int(body["slot"]), "uids": [int(start), int(stop)]}
+        return {
+            "slot": int(body["slot"]),
+            "uids": [int(start), int(stop)],
+            "replicas": int(body["replicas"]),
+        }
 
     async def checkpoint(
         self, path: str | os.PathLike[str], *, timeout_s: float | None = None

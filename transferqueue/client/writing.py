@@ -89,7 +89,7 @@ class Put:
         if batch.uids is not None:
             return split_by_home(batch.uids, session.homes)
         turn = session.next_turn()
-        slots = session.slots_for_new_rows or session.slots
+        slots = session.slots_to_fill()
         if self._side is not None:
             slots = nearest([(slot, self._side.way_to(session.shard(slot)).rung) for slot in slots])
         return place_new_rows(
@@ -134,13 +134,11 @@ class Put:
         """Where to try again after a failure of which nothing is stored. Raises it where that is
         of no use: time is up, or nobody is there to take the rows."""
         if isinstance(error, TransportFailed):
-            if self._caller.windows.required is not None:
-                raise error
-            for part in self._parts:
-                if part.by_window:
-                    self._caller.windows.has_failed(part.rows.slot, error)
-        if isinstance(error, ServiceUnreachable) and self._batch.uids is not None:
-            await self._caller.check_there(places)
+            self._note_failed_window(error)
+        if isinstance(error, ServiceUnreachable):
+            self._caller.session.note_silence(str(error.args[0]))
+            if self._batch.uids is not None:
+                await self._caller.check_there(places)
         if isinstance(error, ServiceUnreachable) or not self._deadline.left_s():
             raise error
         if isinstance(error, ArenaReplaced | OwnerLost):
@@ -150,6 +148,14 @@ class Put:
                 raise error
             return self._place()
         return places
+
+    def _note_failed_window(self, error: TransportFailed) -> None:
+        """The next attempt goes another way; raises the failure where there must be no other."""
+        if self._caller.windows.required is not None:
+            raise error
+        for part in self._parts:
+            if part.by_window:
+                self._caller.windows.has_failed(part.rows.slot, error)
 
     async def _store(self) -> list[Message]:
         if len(self._parts) == 1 and isinstance(self._parts[0], InlinePut):
@@ -229,8 +235,9 @@ class Put:
             raise
 
     async def _undo(self, committed: Sequence[Outcome], failure: TransferQueueError) -> None:
-        """One shard has its rows and another failed. New samples are cleared again; fields of
-        samples that were there before cannot be taken back, so `PutCut` says what is in."""
+        """One shard has its rows and another failed. New samples are cleared again; `PutCut` says
+        which may still be in. Fields of samples that were there before cannot be taken back, so it
+        says that too."""
         stored = [
             (part, outcome)
             for part, outcome in zip(self._parts, committed, strict=True)
@@ -247,7 +254,22 @@ class Put:
                 str(failure),
             ) from failure
         calls = [self._clear_call(part, _new_uids(answer)) for part, answer in stored]
-        await self._caller.outcomes(calls, timeout_s=FAREWELL_S)
+        left_s = max(FAREWELL_S, self._deadline.left_s())
+        cleared = await self._caller.outcomes(calls, timeout_s=left_s)
+        kept = [
+            part.rows
+            for (part, _), outcome in zip(stored, cleared, strict=True)
+            if isinstance(outcome, TransferQueueError)
+        ]
+        if kept:
+            raise PutCut(
+                list(self._batch.columns),
+                sum(rows.num_rows for rows in kept),
+                self._batch.num_rows,
+                [rows.slot for rows in kept],
+                str(failure),
+                self._batch.partition,
+            ) from failure
 
     def _clear_call(self, part: PartPut, uids: np.ndarray) -> Call:
         arrays = ArrayWriter()

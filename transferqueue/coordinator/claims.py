@@ -14,6 +14,7 @@ import numpy as np
 
 from transferqueue.coordinator.choice import choose_rows
 from transferqueue.coordinator.effects import Effect, Grant, Refuse, Reply
+from transferqueue.coordinator.generators import Generators
 from transferqueue.coordinator.leases import Ending, Lease, Leases
 from transferqueue.coordinator.replicas import Holding, ReplicaLine, SharedBatch
 from transferqueue.coordinator.row_set import NO_ROWS, Rows
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.waiters import ClaimWaiter
     from transferqueue.homes import Homes
 
-MAX_GENERATORS = 1024
-"""Of one partition, one a (task, sampler); a client may make up any number of samplers."""
+MAX_AT_ONCE = 64
+"""Claims that are answered in one go, at half a millisecond each: of 10,000 that wake at once the
+others wait for the next turns of the loop, and everybody else is served in between."""
 
 Queue: TypeAlias = "OrderedDict[WaiterId, ClaimWaiter]"
 
@@ -65,9 +67,11 @@ class Claims:
         self._quota = quota
         self._leases = leases
         self._queues: dict[FeedKey, Queue] = {}
+        self._cut_short: dict[FeedKey, Feed] = {}
+        """Feeds of which more claims may be answered, at the next `serve_rest`."""
         self._num_jumpers: Counter[FeedKey] = Counter()
         """Per queue, the claims that may be served although one before them waits."""
-        self._generators: dict[tuple[str, str], np.random.Generator] = {}
+        self._generators = Generators()
         self._lines: dict[tuple[FeedKey, tuple[int, ...]], ReplicaLine] = {}
 
     # -- waiting --------------------------------------------------------------------------------
@@ -101,18 +105,34 @@ class Claims:
     # -- serving --------------------------------------------------------------------------------
 
     def serve(self, feeds: Iterable[Feed], now_s: float) -> list[Effect]:
-        """Answer the waiting claims of these feeds, as far as there are rows for them."""
+        """Answer the waiting claims of these feeds, as far as there are rows for them, or
+        `MAX_AT_ONCE` of them. O(what is answered)."""
         keys = {feed.key for feed in feeds} & self._queues.keys()
         effects: list[Effect] = []
         for head in self.heads() if keys else ():
             if head.feed.key in keys:
-                effects += self._serve_queue(head.feed.key, now_s)
+                effects += self._serve_queue(head.feed, now_s, MAX_AT_ONCE - len(effects))
         return effects
 
-    def _serve_queue(self, key: FeedKey, now_s: float) -> list[Effect]:
+    @property
+    def has_rest(self) -> bool:
+        """Whether `serve_rest` is due."""
+        return bool(self._cut_short)
+
+    def serve_rest(self, now_s: float) -> list[Effect]:
+        """Go on where `serve` was cut short."""
+        feeds, self._cut_short = list(self._cut_short.values()), {}
+        return self.serve(feeds, now_s)
+
+    def _serve_queue(self, feed: Feed, now_s: float, at_most: int) -> list[Effect]:
+        key, queue = feed.key, self._queues[feed.key]
         effects: list[Effect] = []
         blocked = False
-        for waiter in list(self._queues[key].values()):
+        # Where nobody may overtake it ends at the first that gets nothing: no look at the others.
+        for waiter in list(queue.values()) if self._num_jumpers[key] else _drained(queue):
+            if len(effects) >= at_most:
+                self._cut_short[key] = feed
+                break
             if blocked and not self._num_jumpers[key]:
                 break
             if blocked and not self._jumps_queue(waiter):
@@ -149,22 +169,13 @@ class Claims:
                 return self._grant_again(waiter, batch, now_s)
             if not (past_ratio or self._quota.may_hand_out(n)):
                 return None
-            generator = self._generator(waiter)
+            generator = self._generators.of(waiter)
             rows = choose_rows(
                 waiter.sampler, n, waiter.feed, self._feeds, self._table, self._tags, generator
             )
             return None if rows is None else self._grant(waiter, rows, now_s)
         except TransferQueueError as error:
             return Refuse(waiter_id=waiter.waiter_id, error=error)
-
-    def _generator(self, waiter: ClaimWaiter) -> np.random.Generator:
-        key = (waiter.feed.task, str(waiter.sampler))
-        generator = self._generators.get(key)
-        if generator is None:
-            if len(self._generators) >= MAX_GENERATORS:
-                del self._generators[next(iter(self._generators))]
-            generator = self._generators[key] = np.random.default_rng(waiter.sampler.seed)
-        return generator
 
     def _try_uids(self, waiter: ClaimWaiter, uids: Uids, now_s: float) -> Effect | None:
         rows = self._table.find(uids)
@@ -391,6 +402,17 @@ class Claims:
         self.leave(waiter)
         refusal = Refuse(waiter_id=waiter.waiter_id, error=error)
         return [refusal, *self.serve([waiter.feed], now_s)]
+
+
+def _drained(queue: Queue) -> Iterator[ClaimWaiter]:
+    """The first of a queue, again and again, until it is empty or the first stays."""
+    last = None
+    while queue:
+        first = next(iter(queue.values()))
+        if first is last:
+            return
+        last = first
+        yield first
 
 
 def _may_jump(waiter: ClaimWaiter) -> bool:

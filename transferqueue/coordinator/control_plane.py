@@ -340,6 +340,8 @@ class ControlPlane(OperatorSide):
 
     def next_deadline_s(self) -> float | None:
         """When ``tick`` has something to do next; ``None`` when only a call can change anything."""
+        if any(partition.claims.has_rest for partition in self._partitions):
+            return 0.0
         candidates = [self._room.deadlines.next_s(), self._leases.deadlines.next_s()]
         candidates += [p.lifetimes.next_expiry_s() for p in self._partitions]
         return min((due_s for due_s in candidates if due_s is not None), default=None)
@@ -353,6 +355,9 @@ class ControlPlane(OperatorSide):
             effects += self._give_back(lease, now_s)
         for partition in self._partitions:
             effects += self._finish(partition.expire(now_s))
+            if partition.claims.has_rest:
+                effects += self._finish(partition.claims.serve_rest(now_s))
+                effects += self._finish(partition.settle(now_s))
         for waiter_id in self._room.deadlines.pop_due(now_s):
             effects += self._give_up(waiter_id, now_s)
         self._partitions.forget_unused(lambda name: bool(self._room.of_partition(name)))

@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 DECLARED, DROPPED, TAGGED, ADVANCED = "declared", "dropped", "tagged", "advanced"
 GRANTED, ACKED, GIVEN_BACK, EXTENDED = "granted", "acked", "given back", "extended"
 DISCARDED, REDRIVEN, LOST, JOINED = "discarded", "redriven", "lost", "joined"
+COPIES = "copies"
 ANSWER = "answer"
 
 MAX_ANSWERS = 1024
@@ -158,7 +159,7 @@ class CoordinatorJournal:
         body["uids"] = arrays.add_optional(uids)
         self._write(REDRIVEN, body, arrays, told=told)
 
-    def lost(self, slot: int, incarnation: str, now_s: float, told: Told) -> None:
+    def lost(self, slot: int, incarnation: str, now_s: float, told: Told | None) -> None:
         """The shard of this slot is gone for good. ``incarnation``: of its process, which may live
         and come back all the same."""
         self._write(LOST, {"slot": slot, "incarnation": incarnation, "at_s": now_s}, told=told)
@@ -166,6 +167,11 @@ class CoordinatorJournal:
     def joined(self, slot: int, now_s: float, told: Told) -> None:
         """A shard may come with this slot, and no other one ever."""
         self._write(JOINED, {"slot": slot, "at_s": now_s}, told=told)
+
+    def copies(self, slot: int, known: dict[str, Any] | None) -> None:
+        """Of the second copy of a slot's rows, or of who serves it; ``None``: the slot is lost."""
+        record = copies_record(slot, known)
+        self._write(record.kind, dict(record.body))
 
     # -- answers --------------------------------------------------------------------------------
 
@@ -269,3 +275,8 @@ def granted_record(
         body["batch"] = arrays.add(lease.batch.uids)
         body["replica"] = lease.replica
     return Record(kind=GRANTED, body=body, frames=arrays.frames)
+
+
+def copies_record(slot: int, known: dict[str, Any] | None) -> Record:
+    """See `CoordinatorJournal.copies`."""
+    return Record(kind=COPIES, body={"slot": slot, "known": known})

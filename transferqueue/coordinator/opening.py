@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from transferqueue.coordinator.dump import dump
-from transferqueue.coordinator.journal import CoordinatorJournal
+from transferqueue.coordinator.journal import CoordinatorJournal, copies_record
 from transferqueue.coordinator.replay import Replay
 from transferqueue.coordinator.restoring import load_plane
 from transferqueue.errors import JournalDamaged
@@ -80,6 +80,7 @@ def open_journal(
         first = [
             *dump(plane, found.requests, found.lost, time.monotonic()),
             *found.answers.values(),
+            *(copies_record(slot, known) for slot, known in found.copies.items()),
         ]
         journal = CoordinatorJournal(JournalFile(path, first), found.answers)
     except BaseException:

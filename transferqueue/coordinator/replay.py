@@ -49,6 +49,8 @@ class Replay:
         """Of claims that are out: the request that each answers."""
         self.lost: dict[int, str] = {}
         """Slots that were given up, with the incarnation of the shard that had them."""
+        self.copies: dict[int, dict[str, Any]] = {}
+        """Of slots, what is on record of their second copies."""
         self._apply: dict[str, Callable[[Record], None]] = {
             dump.HEAD: self._head,
             dump.PARTITION: self._partition,
@@ -68,6 +70,7 @@ class Replay:
             journal.REDRIVEN: self._redriven,
             journal.LOST: self._lost,
             journal.JOINED: self._joined,
+            journal.COPIES: self._copies,
             journal.ANSWER: self._answer,
         }
 
@@ -277,6 +280,13 @@ class Replay:
         slot = int(record.body["slot"])
         self.lost[slot] = str(record.body["incarnation"])
         self._plane.slot_lost(slot, now_s=float(record.body["at_s"]))
+
+    def _copies(self, record: Record) -> None:
+        slot, known = int(record.body["slot"]), record.body["known"]
+        if known is None:
+            self.copies.pop(slot, None)
+        else:
+            self.copies[slot] = dict(known)
 
     def _joined(self, record: Record) -> None:
         self._plane.next_slot = int(record.body["slot"]) + 1

@@ -14,17 +14,20 @@ from transferqueue.coordinator.dump import dump, live_bytes
 from transferqueue.coordinator.effects import Effect, FreeRows, Grant, Refuse
 from transferqueue.coordinator.gate import Gate
 from transferqueue.coordinator.greetings import Greetings
+from transferqueue.coordinator.journal import copies_record
 from transferqueue.coordinator.leases import Ending
 from transferqueue.coordinator.opening import open_journal
 from transferqueue.coordinator.parked import ParkedRequests
 from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.coordinator.requests import claim_id_of
 from transferqueue.coordinator.samplers import SamplerRegistry
+from transferqueue.coordinator.second_copies import SecondCopies, SlotCopies
 from transferqueue.coordinator.shard_links import ShardLinks
+from transferqueue.coordinator.status import Status
 from transferqueue.coordinator.terms_notices import TermsNotices
 from transferqueue.coordinator.time_limit import TimeLimit
 from transferqueue.coordinator.upkeep import Upkeep
-from transferqueue.errors import ClaimError
+from transferqueue.errors import ClaimError, TransferQueueError
 from transferqueue.homes import NAMED, Homes
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply, Request, Server
@@ -63,12 +66,16 @@ class CoordinatorServer:
         life: int = 0,
         homes: Homes = NAMED,
         saved: SavedPlane | None = None,
+        replicas: int = 1,
+        takeover_s: float | None = None,
     ) -> None:
         """``journal_path``: where to write down what a successor needs, if there will be one.
         ``epoch``: how many coordinators of this service there were before. ``samplers``: classes
         that claims may name besides the built-in and the installed ones. ``life``, ``homes`` and
-        ``saved``: of a service that is restored from a checkpoint."""
+        ``saved``: of a service that is restored from a checkpoint. ``replicas`` and ``takeover_s``:
+        see `ServiceConfig`."""
         self.service_id = service_id
+        self.failure: TransferQueueError | None = None
         self.incarnation = secrets.token_hex(8)
         self._num_shards = num_shards
         limit = TimeLimit(SAMPLER_LIMIT_S)
@@ -82,8 +89,13 @@ class CoordinatorServer:
             is_open=not self._opened.is_successor,
             limit_s=time.monotonic() + self._opened.patience_s,
         )
+        known = {slot: SlotCopies.from_plain(c) for slot, c in self._opened.found.copies.items()}
+        self._copies = SecondCopies(replicas, takeover_s, known)
         self._links = ShardLinks(
             plane=self._plane,
+            copies=self._copies,
+            num_shards=num_shards,
+            give_up=lambda slot: self._upkeep.lose_shard(slot),
             incarnation=self.incarnation,
             carry_out=self._carry_out,
             park=self._park,
@@ -106,7 +118,6 @@ class CoordinatorServer:
             dump=self._dump_for_checkpoint,
             num_slots=lambda: self._plane.next_slot,
         )
-        self._started_s = time.monotonic()
         guarded = self._gate.guard(
             {
                 ops.CREATE_PARTITION: self._create_partition,
@@ -124,7 +135,7 @@ class CoordinatorServer:
         self._server = Server(
             endpoints=endpoints,
             keys=keys,
-            handlers={ops.HELLO: self._greetings.hello, ops.STATUS: self._status, **guarded},
+            handlers={ops.HELLO: self._greetings.hello, **guarded},
             mutating=ops.CHANGING,
             on_cancel=self._cancel,
         )
@@ -138,6 +149,17 @@ class CoordinatorServer:
             greet=self._greet,
         )
         guarded = self._gate.guard(self._upkeep.handlers)
+        status = Status(
+            service_id=service_id,
+            plane=self._plane,
+            links=self._links,
+            parked=self._parked,
+            gate=self._gate,
+            journal=self._journal,
+            stages=self._upkeep.stages,
+            server=self._server,
+        )
+        self._server.add_handlers({ops.STATUS: status.handle})
         self._server.add_handlers(self._links.handlers | self._checkpoints.shard_handlers | guarded)
         self._links.attach(self._server)
         self._checkpoints.attach(self._server)
@@ -158,6 +180,7 @@ class CoordinatorServer:
 
     def _dump(self) -> Iterator[Record]:
         yield from dump(self._plane, self._journal.requests, self._links.lost, time.monotonic())
+        yield from (copies_record(slot, of.to_plain()) for slot, of in self._copies.slots.items())
         yield from self._journal.answers(self._plane.leases.is_out)
 
     def _dump_for_checkpoint(self) -> Iterator[Record]:
@@ -194,8 +217,9 @@ class CoordinatorServer:
             due_s = self._plane.next_deadline_s()
         self._forget_the_gone(now_s)
         self._checkpoints.tick(now_s)
-        others = (due_s, self._parked.next_s(), self._checkpoints.next_s())
-        due = [at_s for at_s in others if at_s is not None]
+        self._links.copies.tick(now_s)
+        parts = (self._parked, self._checkpoints, self._links.copies)
+        due = [at for at in (due_s, *(part.next_s() for part in parts)) if at is not None]
         return min(MAX_IDLE_S, max(0.0, min(due) - now_s)) if due else MAX_IDLE_S
 
     def _forget_the_gone(self, now_s: float) -> None:
@@ -394,26 +418,3 @@ class CoordinatorServer:
         self._journal.tagged(name, uids, tags, rows_put=rows_put, now_s=now_s, told=told)
         self._carry_out(effects)
         return reply
-
-    def _status(self, request: Request) -> Reply:
-        del request
-        now_s = time.monotonic()
-        return Reply(
-            body={
-                "service_id": self.service_id,
-                "uptime_s": now_s - self._started_s,
-                "time_s": time.time(),
-                "shards": self._links.slots,
-                "partitions": self._plane.status(now_s=now_s),
-                "parked": len(self._parked),
-                "waiting_for_shards": len(self._gate),
-                "journal_bytes": self._journal.num_bytes,
-                "requests": dict(self._server.requests),
-                "refusals": dict(self._server.refusals),
-                "keys_refused": self._server.num_keys_refused,
-                "latencies": self._server.latencies.report(),
-                "stages": self._upkeep.stages.rows(),
-                "claims_out": len(self._plane.leases),
-                "claims_expired": self._plane.num_expired,
-            }
-        )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.coordinator.answers import spec_from_wire
+from transferqueue.coordinator.copy_links import CopyLinks
 from transferqueue.coordinator.requests import committed_tags
-from transferqueue.errors import InvalidInput, RowsLost, TagTypeMismatch, UnknownBackend
+from transferqueue.errors import RowsLost, TagTypeMismatch, UnknownBackend
 from transferqueue.net.server import Handler, Reply, Request, Server
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.effects import Effect, FreeRows
     from transferqueue.coordinator.journal import CoordinatorJournal
     from transferqueue.coordinator.partition import Partition
+    from transferqueue.coordinator.second_copies import SecondCopies
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,12 +58,15 @@ class ShardLink:
 class ShardLinks:
     """Every shard that has come. ``carry_out`` takes effects of the control plane, ``park`` those
     that will answer a request, ``on_joined`` hears of a new shard, ``on_heard`` that
-    ``terms_heard`` may have changed."""
+    ``terms_heard`` may have changed. ``give_up``: a slot's rows are lost. ``copies``: see there."""
 
     def __init__(
         self,
         *,
         plane: ControlPlane,
+        copies: SecondCopies,
+        num_shards: int,
+        give_up: Callable[[int], None],
         incarnation: str,
         carry_out: Callable[[Sequence[Effect]], None],
         park: Callable[[Request, Sequence[Effect]], None],
@@ -79,6 +84,17 @@ class ShardLinks:
         self._shards: dict[int, ShardLink] = {}
         self.lost: dict[int, str] = {}
         """Slots that were given up, with the incarnation of the shard that had them."""
+        self._second = copies
+        self.copies = CopyLinks(
+            copies,
+            shards=self._shards,
+            num_shards=num_shards,
+            slots=lambda: set(range(plane.next_slot)) - self.lost.keys(),
+            uids_of=plane.partitions.homes.new_uids_of,
+            journal=journal,
+            lose=give_up,
+            on_changed=self._changed,
+        )
         self._terms = Terms()
         self._num_terms = 0
         self._server: Server | None = None
@@ -88,6 +104,7 @@ class ShardLinks:
             ops.EVENT: self._event,
             ops.ADMIT: self._admit,
             ops.RETURN_ROOM: self._return_room,
+            **self.copies.handlers,
         }
 
     def attach(self, server: Server) -> None:
@@ -137,6 +154,8 @@ class ShardLinks:
         incarnation of the one that is gone, if it was here."""
         shard = self._shards.pop(slot, None)
         self.lost[slot] = "" if shard is None else shard.incarnation
+        self._second.lose(slot)
+        self.copies.look_again(time.monotonic())
         self._changed()
         self._on_heard()
         return self.lost[slot]
@@ -168,7 +187,12 @@ class ShardLinks:
     def directory(self) -> list[dict[str, Any]]:
         """What clients need to reach each shard."""
         return [
-            {"slot": slot, "endpoints": shard.endpoints, **shard.facts}
+            {
+                "slot": slot,
+                "endpoints": shard.endpoints,
+                "guard": self.copies.guard_of(slot),
+                **shard.facts,
+            }
             for slot, shard in sorted(self._shards.items())
         ]
 
@@ -206,9 +230,8 @@ class ShardLinks:
         slot = request.number("slot")
         if self.lost.get(slot) == body["incarnation"]:
             raise RowsLost(0, 0, [slot])  # it lives, but what it held was written off
-        shard, lineage = self._shards.get(slot), str(body.get("lineage") or "")
-        if shard is not None and shard.lineage != lineage:
-            raise InvalidInput(f"slot {slot} is another shard's; ask for one of your own (join)")
+        self.copies.came(slot, body)
+        shard = self._shards.get(slot)
         self.lost.pop(slot, None)
         is_new = shard is None or shard.incarnation != body["incarnation"]
         if shard is None or is_new:
@@ -216,7 +239,7 @@ class ShardLinks:
                 slot=slot,
                 peer=request.peer,
                 incarnation=str(body["incarnation"]),
-                lineage=lineage,
+                lineage=str(body.get("lineage") or ""),
                 endpoints=list(body["endpoints"]),
                 facts=dict(body["facts"]),
             )
@@ -224,13 +247,21 @@ class ShardLinks:
         shard.peer, shard.heard_s = request.peer, request.received_s
         if is_new or shard.facts != body["facts"]:
             shard.facts = dict(body["facts"])
+            self.copies.look_again(request.received_s)
             self._changed()
         if is_new:
             self._tell_terms([shard])
         told_by, number = body["terms_heard"]
         shard.terms_heard = int(number) if told_by == self._incarnation else 0
         self._on_heard()
-        return Reply(body={"next_event": shard.next_event, "incarnation": self._incarnation})
+        answer = {
+            "next_event": shard.next_event,
+            "incarnation": self._incarnation,
+            "beat": body["beat"],
+        }
+        if "copies" in body:
+            answer["copies"] = self.copies.hear(slot, body["copies"], request.received_s)
+        return Reply(body=answer)
 
     def _event(self, request: Request) -> Reply:
         """One numbered event of a shard's stream. Answered with the number that comes next, which

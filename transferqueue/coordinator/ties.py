@@ -33,6 +33,8 @@ def settle(
 def _break_one(
     partition: str, quota: Quota, claims: Claims, table: Table, now_s: float
 ) -> list[Effect]:
+    if claims.has_rest:
+        return []  # who waits may still be served
     heads = [claim for claim in claims.heads() if claim.uids is None]
     held_up = {claim.feed.task for claim in heads if _is_held_up(claim, quota, table)}
     if not held_up:

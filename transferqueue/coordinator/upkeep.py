@@ -10,7 +10,6 @@ from transferqueue.coordinator.cell_report import MAX_SAMPLES, check_limit, to_b
 from transferqueue.coordinator.picture import MAX_COLUMNS
 from transferqueue.coordinator.picture import to_body as to_picture
 from transferqueue.coordinator.stages import Stages
-from transferqueue.errors import InvalidInput
 from transferqueue.net.server import Handler, Reply, Request
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from transferqueue.coordinator.control_plane import ControlPlane
     from transferqueue.coordinator.effects import Effect
-    from transferqueue.coordinator.journal import CoordinatorJournal
+    from transferqueue.coordinator.journal import CoordinatorJournal, Told
     from transferqueue.coordinator.shard_links import ShardLinks
 
 MAX_WAITS = 1000
@@ -163,22 +162,25 @@ class Upkeep:
 
     def _lose_shard(self, request: Request) -> Reply:
         """Body: ``slot``. Whoever restarts shards says that this one will not come back."""
-        slot, now_s, reply = request.number("slot"), time.monotonic(), Reply(body={})
+        reply = Reply(body={})
+        self.lose_shard(request.number("slot"), (request.key, reply))
+        return reply
+
+    def lose_shard(self, slot: int, told: Told | None = None) -> None:
+        """The shard is gone for good, and so are its rows. ``told``: who said so, and what it is
+        answered."""
+        now_s = time.monotonic()
         incarnation = self._links.lose(slot)
         effects = self._plane.slot_lost(slot, now_s=now_s)
-        self._journal.lost(slot, incarnation, now_s, (request.key, reply))
+        self._journal.lost(slot, incarnation, now_s, told)
         self._carry_out(effects)
         self._greet()
-        return reply
 
     def _join(self, request: Request) -> Reply:
         """A shard is about to be started; the answer says with which slot and uids."""
-        if any(shard.get("guard") is not None for shard in self._links.directory()):
-            raise InvalidInput(
-                "this service keeps two copies of every row (replicas=2), and no other shard would "
-                "keep the second of those on a shard that joins: start it with more shards instead"
-            )
         (slot, uids), now_s = self._plane.give_slot(), time.monotonic()
-        reply = Reply(body={"slot": slot, "uids": [uids.start, uids.stop]})
+        replicas = self._links.copies.replicas
+        body = {"slot": slot, "uids": [uids.start, uids.stop], "replicas": replicas}
+        reply = Reply(body=body)
         self._journal.joined(slot, now_s, (request.key, reply))
         return reply

@@ -53,6 +53,7 @@ _OF_SHARDS: Final = frozenset(
         ops.RETURN_ROOM,
         ops.JOIN,
         ops.STEP_DONE,
+        ops.WHERE_COPY,
         ops.COPY,
         ops.FETCH_COPY,
     }
@@ -86,6 +87,10 @@ class Access:
     def is_reader(self, name: str | None) -> bool:
         """Whether the holder of a key may look and no more."""
         return name is not None and self._grants[name].role is Role.READER
+
+    def sees_some_only(self, name: str | None) -> bool:
+        """Whether the holder of a key may know of some partitions, and of no others."""
+        return name is not None and self._grants[name].partitions is not None
 
     def check(self, name: str | None, op: str, body: Mapping[str, Any], now_s: float) -> None:
         """`NotAllowed` unless the holder of this key may ask for this; `TooManyRequests` when it

@@ -369,6 +369,8 @@ class Server:
     def refuse(self, request: Request, error: Exception) -> None:
         """Answer a request with an error, rebuilt on the other side as the same class."""
         self.refusals[type(error).__name__] += 1
+        if isinstance(error, TransferQueueError) and self._access.sees_some_only(request.key_name):
+            error = error.for_some_partitions()
         self._finish(
             request,
             Message(

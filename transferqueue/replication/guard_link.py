@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 from collections import deque
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from transferqueue.replication.changes import Step
     from transferqueue.replication.copy_log import Entry
     from transferqueue.replication.home import TwoCopies
+    from transferqueue.replication.on_record import OnRecord
     from transferqueue.wire.chunks import Runs
     from transferqueue.wire.format import Buffer
 
@@ -55,6 +57,16 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """Who keeps the second copy. ``is_there``: whether a process listens there, so far as is
+    known."""
+
+    slot: int
+    stream: Stream
+    is_there: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Sent:
     """A step without an answer."""
 
@@ -66,13 +78,12 @@ class _Sent:
 
 class GuardLink:
     """``epoch``: how many processes this slot has had before. ``arena``: how this shard's memory is
-    mapped, if it can be. ``bytes_per_s``: of a copy.
-    ``num_untold``: how many events the coordinator has not acknowledged. ``is_there``: whether
-    there is a process that listens as the guard, so far as is known."""
+    mapped, if it can be. ``bytes_per_s``: of a copy. ``silence_s``: how long changes wait for a
+    guard that says nothing. ``num_untold``: how many events the coordinator has not acknowledged.
+    ``on_record``: see there. Without a guard (`attach`) changes are made on one copy."""
 
     def __init__(
         self,
-        stream: Stream,
         *,
         slot: int,
         epoch: int,
@@ -80,10 +91,11 @@ class GuardLink:
         copies: TwoCopies,
         arena: Mapping[str, Any] | None,
         bytes_per_s: float,
+        silence_s: float,
         num_untold: Callable[[], int],
-        is_there: Callable[[], bool],
+        on_record: OnRecord,
     ) -> None:
-        self._stream = stream
+        self._guard: Guard | None = None
         self._slot = slot
         self._epoch = epoch
         self._backend = backend
@@ -91,7 +103,10 @@ class GuardLink:
         self._log = copies.log
         self._arena = arena
         self._num_untold = num_untold
-        self._is_there = is_there
+        self._on_record = on_record
+        self._silence_s = silence_s
+        self._heard_s = 0.0
+        """When the guard said something last, or changes began to wait for it."""
         self._throttle = Throttle(bytes_per_s)
         self._request_ids = itertools.count(1)
         self._generation = ""
@@ -110,28 +125,51 @@ class GuardLink:
         self._copied_bytes = 0
         self._now_s = 0.0
         self._start_over(0.0)
+        self._stand_alone()
+
+    def attach(self, guard: Guard | None, now_s: float) -> None:
+        """The second copy goes there from now on; ``None``: nowhere. The one that there was is of
+        no use any more."""
+        self._guard, self._now_s, self._heard_s = guard, now_s, now_s
+        self._copies.guard = -1 if guard is None else guard.slot
+        self._start_over(now_s)
+        if self._log.phase is not Phase.ALONE:
+            self._stand_alone()
 
     # -- time -----------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
         self._now_s = now_s
+        if self._guard is None:
+            return
         if self._begin_s is None and now_s >= self._ping_s:
             self._ping(now_s)
         elif self._begin_s is not None and now_s >= self._begin_s:
             self._begin_s = now_s + BEGIN_AGAIN_S
-            self._look_for_guard()
+            self._look_for_guard(self._guard)
             self._tell("begin", epoch=self._epoch, arena=self._arena, boot_id=boot_id())
+        self._mind_silence(now_s)
         self.send()
 
     def _ping(self, now_s: float) -> None:
         self._ping_s = now_s + PING_S
-        if self._pings:  # the last one has no answer
-            self._look_for_guard()
+        if self._pings and self._guard is not None:  # the last one has no answer
+            self._look_for_guard(self._guard)
         if self._begin_s is None:
             self._pings[self._tell("ping")] = self._num_sent
 
+    def _mind_silence(self, now_s: float) -> None:
+        """Changes that wait for a guard which says nothing are made without it, in the end."""
+        if not self._log.num_waiting:
+            self._heard_s = max(self._heard_s, now_s - self._silence_s / 2)
+        elif now_s - self._heard_s >= self._silence_s and not self._on_record.is_asking_for_none:
+            self._start_over(now_s + BEGIN_AGAIN_S)
+            self._stand_alone()
+
     def next_s(self) -> float:
         """When `tick` is due."""
+        if self._guard is None:
+            return math.inf
         due = self._ping_s if self._begin_s is None else self._begin_s
         is_held = self._entry is not None and self._entry.is_copy and self._has_window
         return min(due, self._throttle.next_s()) if is_held else due
@@ -145,7 +183,7 @@ class GuardLink:
 
     def send(self) -> None:
         """Send what there is, as far as the window and the throttle allow."""
-        while self._has_window:
+        while self._guard is not None and self._has_window:
             if self._steps is None:
                 self._entry = self._log.next_entry()
                 if self._entry is None:
@@ -192,14 +230,16 @@ class GuardLink:
         request_id = next(self._request_ids)
         said = {"slot": self._slot, "generation": self._generation, "kind": str(kind), **body}
         message = Message(op=ops.COPY, request_id=request_id, body=said, frames=frames or [])
-        self._stream.send(message)
+        assert self._guard is not None
+        self._guard.stream.send(message)
         return request_id
 
     # -- in -------------------------------------------------------------------------------------
 
     def hear(self) -> None:
         """Take what the guard has answered."""
-        while (message := self._stream.receive()) is not None:
+        while self._guard is not None and (message := self._guard.stream.receive()) is not None:
+            self._heard_s = self._now_s
             if message.request_id >= self._first_id and message.op in (ERROR_OP, "ok"):
                 self._hear(message)
         self.send()
@@ -207,7 +247,8 @@ class GuardLink:
     def _hear(self, message: Message) -> None:
         if message.op == ERROR_OP:
             self._start_over(self._now_s + BEGIN_AGAIN_S)
-            self._log.lost_sight()
+            if self._log.phase is not Phase.ALONE:
+                self._stand_alone()
         elif message.body["generation"] != self._generation:
             self._guard_is_new()
         elif self._begin_s is not None:
@@ -234,29 +275,51 @@ class GuardLink:
         self._begin_s, self._may_map = None, may_map
         self._copies.piece_bytes = MAPPED_PIECE_BYTES if may_map else None
         self._ping_s = self._now_s + PING_S
-        if self._log.phase is not Phase.ALONE:
-            self._log.guard_is_empty()
-        if self._begin_s is None:  # making a change did not fail
+        if self._log.phase is Phase.ALONE:
+            self._begin_copy()
+        elif not self._on_record.is_asking_for_none:
+            self._stand_alone()
+
+    def _begin_copy(self) -> None:
+        if self._begin_s is None and self._guard is not None:
             self._copied_bytes = 0
             self._copies.begin_copy()
 
     def _guard_is_new(self) -> None:
         """It is another process, or has dropped what it had: nothing of it can be relied on."""
         self._start_over(self._now_s)
-        self._log.guard_is_empty()
+        if self._log.phase is not Phase.ALONE:
+            self._stand_alone()
 
-    def _look_for_guard(self) -> None:
+    def _look_for_guard(self, guard: Guard) -> None:
         """A process that is not there any more has taken its mirror with it: there is nothing to
         wait for. One that stands still may have a mirror that is relied on."""
-        if self._log.phase is not Phase.ALONE and not self._is_there():
+        is_asking = self._log.phase is Phase.ALONE or self._on_record.is_asking_for_none
+        if not is_asking and not guard.is_there():
             if self._begin_s is None:
                 self._start_over(self._now_s + BEGIN_AGAIN_S)
-            self._log.guard_is_empty()
+            self._stand_alone()
+
+    def _stand_alone(self) -> None:
+        """Changes go on here alone as soon as it is on record that no mirror has everything."""
+        self._log.lost_sight()
+        self._on_record.ask(None, None, self._alone)
+
+    def _alone(self) -> None:
+        self._log.guard_is_empty()
+        if self._log.phase is Phase.ALONE:  # making a change did not fail
+            self._begin_copy()
+
+    def complete(self) -> None:
+        """The guard knows that it has everything: that is of use when it is on record."""
+        if self._guard is not None and self._log.phase is Phase.IN_STEP:
+            self._on_record.ask(self._generation, self._guard.slot, self._log.note_complete)
 
     def lost_sight(self) -> None:
         """It is not known what the guard has, and it may be relied on."""
         self._start_over(self._now_s)
-        self._log.lost_sight()
+        if self._log.phase is not Phase.ALONE:
+            self._log.lost_sight()
 
     def _start_over(self, at_s: float) -> None:
         self._generation = secrets.token_hex(8)
@@ -273,7 +336,7 @@ class GuardLink:
         """For `status`: ``is_complete`` says whether all is on both."""
         copy = self._copies.copy
         return {
-            "guard": self._copies.guard,
+            "guard": None if self._guard is None else self._guard.slot,
             "phase": str(self._log.phase),
             "is_complete": self._log.is_complete,
             "changes_waiting": self._log.num_waiting,

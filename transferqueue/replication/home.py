@@ -151,13 +151,13 @@ class TwoCopies:
     """See `Copies`. ``limit_bytes``: half of the budget, so that every guard has room for a mirror
     at any time, also after one was lost and rows were put on one copy only; ``own_bytes`` is what
     of it is taken. ``send`` is called when there may be something to send, ``on_free`` when memory
-    that was held for the guard is not any more; ``answers`` and ``tagged``: see `FullCopy`."""
+    that was held for the guard is not any more, ``completed`` when the guard knows that it has
+    everything; ``answers`` and ``tagged``: see `FullCopy`."""
 
     def __init__(
         self,
         store: Store,
         *,
-        guard: int,
         limit_bytes: int,
         own_bytes: Callable[[], int],
         answers: Callable[[], Mapping[Key, list[Any]]],
@@ -165,13 +165,14 @@ class TwoCopies:
         send: Callable[[], None],
         on_free: Callable[[], None],
         lost_sight: Callable[[], None],
+        completed: Callable[[], None],
     ) -> None:
         self.log = CopyLog()
         self.piece_bytes: int | None = None
         """See `put_steps`."""
         self.copy: FullCopy | None = None
         """The one that is under way."""
-        self.guard = guard
+        self.guard = -1
         self.limit_bytes = limit_bytes
         self.guard_free_bytes = self.guard_bytes = 0
         self._own_bytes = own_bytes
@@ -181,6 +182,7 @@ class TwoCopies:
         self._send = send
         self._on_free = on_free
         self._lost_sight = lost_sight
+        self._tell_completed = completed
 
     @property
     def num_waiting(self) -> int:
@@ -259,11 +261,8 @@ class TwoCopies:
         self.log.answered(self._complete, is_made=is_made)
 
     def _complete(self) -> Entry:
-        return Entry(steps=complete_steps(), let_go=self._completed)
-
-    def _completed(self) -> None:
         # Also called when it was given up before its answer: then the phase is another one already.
-        self.log.note_complete()
+        return Entry(steps=complete_steps(), let_go=self._tell_completed)
 
     def _end_copy(self, copy: FullCopy) -> None:
         self.copy = None

@@ -18,7 +18,7 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.server import Handler, Request
@@ -42,6 +42,8 @@ class Kept:
     memory: ShmReader | None
     """The home's, when it can be mapped."""
     num_received: int = 0
+    is_final: bool = False
+    """A successor of its home takes it over: nothing changes it any more."""
     copy: FullCopy | None = None
     """Under way back to its home."""
     steps: Iterator[Step] | None = None
@@ -88,7 +90,7 @@ class Keeper:
         if kind == "begin":
             return self._begin(slot, generation, request.body)
         kept = self.kept.get(slot)
-        if kept is None or kept.generation != generation:
+        if kept is None or kept.generation != generation or kept.is_final:
             return Reply(body={"generation": None})
         is_made = True
         # One was lost with a connection: those behind it must not be made. The home learns of it.
@@ -145,6 +147,11 @@ class Keeper:
             self._on_free()
         return is_made
 
+    def keep_only(self, slots: Collection[int]) -> None:
+        """Other mirrors are of no use: their homes have another guard, or are lost."""
+        for slot in [slot for slot in self.kept if slot not in slots]:
+            self.drop(slot)
+
     def drop(self, slot: int) -> None:
         """Forget a mirror. Nothing happens when there is none."""
         kept = self.kept.pop(slot, None)
@@ -158,12 +165,14 @@ class Keeper:
     # -- back to a home -------------------------------------------------------------------------
 
     def _fetch(self, request: Request) -> Reply:
-        """Body: ``slot``, ``epoch``, ``at``: the number of a step of the copy, 0 to begin it, one
-        after the other. Answered with ``kind`` nil when there is no complete mirror."""
+        """Body: ``slot``, ``generation``, ``epoch``, ``at``: the number of a step of the copy, 0 to
+        begin it, one after the other. Answered with ``kind`` nil when that mirror is not here."""
         slot, at = request.number("slot"), request.number("at")
         kept = self.complete(slot)
-        if kept is None or self._is_late(slot, request.number("epoch")):
+        is_it = kept is not None and kept.generation == request.body["generation"]
+        if kept is None or not is_it or self._is_late(slot, request.number("epoch")):
             return Reply(body={"kind": None})
+        kept.is_final = True
         if at == 0:
             _end_copy(kept)
             kept.copy = FullCopy(

@@ -6,11 +6,13 @@ has been killed: bytes go with the answer, or are asked for in chunks.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from transferqueue.errors import NoSecondCopy, TransferExpired
 from transferqueue.replication.keeper import FIRST_EPOCH
+from transferqueue.replication.relied_on import ReliedOn
 from transferqueue.shard.device_loans import DeviceLoans
 from transferqueue.shard.gets import Gets
 from transferqueue.shard.journal import ShardJournal
@@ -20,17 +22,19 @@ from transferqueue.shard.windows import Windows
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
 
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.server import Handler, Reply, Request, Server
     from transferqueue.replication.changes import Key
-    from transferqueue.replication.keeper import Keeper
+    from transferqueue.replication.keeper import Keeper, Kept
     from transferqueue.shard.peers import MappingPeers
 
 
 class MirrorGets:
-    """The same operations as `Gets`, for every mirror that a guard keeps."""
+    """The same operations as `Gets`, for every mirror that a guard keeps. ``on_asked`` hears that
+    the coordinator is to be asked which mirrors may be read (`ReliedOn`); gets wait for it."""
 
     def __init__(
         self,
@@ -40,7 +44,12 @@ class MirrorGets:
         backend: SeveralBackends,
         peers: MappingPeers,
         on_free: Callable[[], None],
+        on_asked: Callable[[], None],
     ) -> None:
+        self._on_asked = on_asked
+        self._relied_on = ReliedOn()
+        self._waiting: list[tuple[int, Request]] = []
+        """Gets, by slot, of mirrors that it is not known of whether they may be read."""
         self._keeper = keeper
         self._server = server
         self._backend = backend
@@ -67,6 +76,30 @@ class MirrorGets:
         kept = self._keeper.complete(slot)
         if kept is None:
             raise NoSecondCopy(slot)
+        if self._relied_on.may_read(slot, kept.generation, time.monotonic()):
+            return self._got(request, kept)
+        self._waiting.append((slot, request))
+        self._on_asked()
+        return None
+
+    def asked_for(self) -> list[list[Any]]:
+        """Slot and generation of the mirrors that somebody reads, or wants to."""
+        return self._relied_on.to_ask(time.monotonic())
+
+    def hear(self, answers: Iterable[Sequence[Any]], asked_s: float) -> None:
+        """See `ReliedOn.hear`. Gets that waited go on."""
+        refused = self._relied_on.hear(answers, asked_s)
+        waiting, self._waiting = self._waiting, []
+        for slot, request in waiting:
+            with self._server.answering(request):
+                kept = self._keeper.complete(slot)
+                if kept is not None and kept.generation in refused:
+                    raise NoSecondCopy(slot)
+                reply = self._get(request, slot)
+                if reply is not None:
+                    self._server.reply(request, reply)
+
+    def _got(self, request: Request, kept: Kept) -> Reply | None:
         gets = self._gets.get(kept.epoch)
         if gets is None:
             gets = self._gets[kept.epoch] = Gets(
@@ -75,7 +108,7 @@ class MirrorGets:
                 backend=self._backend,
                 peers=self._peers,
                 moved=self._moved,
-                journal=ShardJournal(None, slot=slot, answers={}),
+                journal=ShardJournal(None, slot=kept.mirror.store.slot, answers={}),
                 arena=None,
                 loans=DeviceLoans(None),
                 windows=Windows({}, self._backend),
@@ -98,6 +131,7 @@ class MirrorGets:
 
     def cancel(self, key: Key) -> None:
         """A client gave a request up."""
+        self._waiting = [one for one in self._waiting if one[1].key != key]
         for gets in self._gets.values():
             gets.cancel(key)
 

@@ -29,6 +29,9 @@ _PYTHON_FLAGS = ("-X", "frozen_modules=on")
 STOP = b"stop\n"
 """What a child hears when it is to end, and not only its parent has."""
 
+NOT_AGAIN = 3
+"""The exit status of a child that is not to be started again: another one has its place."""
+
 STOP_TIMEOUT_S = 5.0
 
 
@@ -59,6 +62,11 @@ class ChildProcess:
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def has_lost_its_place(self) -> bool:
+        """Whether it ended because another one has its place."""
+        return self._process.poll() == NOT_AGAIN
 
     @property
     def was_killed(self) -> bool:

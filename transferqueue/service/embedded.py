@@ -133,6 +133,7 @@ class Service(Closing):
                 "endpoints": [coordinator, *self._tcp()],
                 "num_shards": self.config.shards,
                 "journal_path": self._journal_path(),
+                **self.config.takeover_settings(),
                 **sampler_settings(self.config.samplers),
                 **({} if plan is None else plan.coordinator_settings()),
             },
@@ -146,7 +147,7 @@ class Service(Closing):
                     "slot": slot,
                     "endpoints": [self._endpoint(f"shard-{slot}"), *self._tcp()],
                     "coordinator": coordinator,
-                    "guard": self.config.guard(slot, lambda s: self._endpoint(f"shard-{s}")),
+                    "copies": self.config.copy_settings(),
                     **self.config.storage_settings(),
                     **({} if plan is None else plan.shard_settings(slot)),
                 },
@@ -232,6 +233,8 @@ def serve(
     prefault: bool = False,
     replicas: int = 1,
     copy_bytes_per_s: float = 512 << 20,
+    takeover_s: float | None = None,
+    guard_silence_s: float = 5.0,
     restart: bool = True,
     in_process: bool = False,
     samplers: Sequence[type[Sampler] | str] = (),
@@ -259,7 +262,8 @@ def serve(
     ``replicas=2``: every row is on two shards before its put is acknowledged, and takes twice its
     bytes. A shard that is started again without its rows gets them from the other copy, so nothing
     that was acknowledged is lost while one of the two processes, or what it left, lives; meanwhile
-    gets are answered by the other. ``copy_bytes_per_s``: see `ServiceConfig`.
+    gets are answered by the other. ``copy_bytes_per_s``, ``takeover_s``, ``guard_silence_s``: see
+    `ServiceConfig`.
 
     ``in_process``: on threads of this process instead, for this process alone: a notebook, a unit
     test. It starts in a tenth of the time and is used in the same way; nothing is started again.
@@ -291,6 +295,8 @@ def serve(
         prefault=prefault,
         replicas=replicas,
         copy_bytes_per_s=copy_bytes_per_s,
+        takeover_s=takeover_s,
+        guard_silence_s=guard_silence_s,
         restart=restart,
         in_process=in_process,
         samplers=tuple(map(path_of, samplers)),

@@ -100,8 +100,11 @@ class JoinedShards(Closing):
         given = []
         with self._connect() as client:
             for _ in range(self.config.shards):
-                given.append(run_blocking(client._ops.upkeep.join()))
-                self.slots.append(given[-1]["slot"])
+                begins_with = run_blocking(client._ops.upkeep.join())
+                self.slots.append(begins_with["slot"])
+                if begins_with.pop("replicas") > 1:
+                    begins_with["copies"] = self.config.copy_settings_of_any()
+                given.append(begins_with)
         return given
 
     def _settings(self, given: dict[str, Any], lineage: str) -> dict[str, Any]:
@@ -191,13 +194,16 @@ def join(
     spill_high: float = 0.9,
     spill_low: float = 0.75,
     prefault: bool = False,
+    copy_bytes_per_s: float = 512 << 20,
+    guard_silence_s: float = 5.0,
     start_timeout_s: float = 30.0,
 ) -> JoinedShards:
     """Add shards of this host to the service whose coordinator listens at ``address``.
 
     ``keys``: of the service itself (its ``service.key``); needed over TCP. ``host``: the interface
     on which other hosts reach the new shards. Returns when clients are told of them; those that
-    are connected already find them when they see a handle or a status that names one.
+    are connected already find them when they see a handle or a status that names one. Where the
+    service keeps two copies of every row, so do these (``copy_bytes_per_s``, ``guard_silence_s``).
     """
     config = ServiceConfig(
         shards=shards,
@@ -213,6 +219,8 @@ def join(
         spill_high=spill_high,
         spill_low=spill_low,
         prefault=prefault,
+        copy_bytes_per_s=copy_bytes_per_s,
+        guard_silence_s=guard_silence_s,
         start_timeout_s=start_timeout_s,
     )
     return JoinedShards(address, keys, config)

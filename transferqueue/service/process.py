@@ -20,12 +20,14 @@ from transferqueue.config import OtherBackend, SpillConfig
 from transferqueue.errors import TransferQueueError
 from transferqueue.homes import Homes
 from transferqueue.net.keys import ServiceKeys
-from transferqueue.service.child import STOP
+from transferqueue.service.child import NOT_AGAIN, STOP
+from transferqueue.service.hosted import HostedShards
 from transferqueue.wire.format import encode_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
+    OnHosted = Callable[[Sequence[Mapping[str, Any]]], None]
 
 T = TypeVar("T")
 
@@ -36,6 +38,7 @@ class Runnable(Protocol):
     """What a coordinator and a shard have in common for the process around them."""
 
     endpoints: list[str]
+    failure: TransferQueueError | None
 
     def watch(self, readable: int, callback: Callable[[], None]) -> None: ...
     def run(self) -> None: ...
@@ -44,8 +47,8 @@ class Runnable(Protocol):
     def drain(self) -> None: ...
 
 
-def make_server(settings: dict[str, Any]) -> Runnable:
-    """The server that the settings ask for."""
+def make_server(settings: dict[str, Any], on_hosted: OnHosted | None = None) -> Runnable:
+    """The server that the settings ask for. ``on_hosted``: see `ShardServer`."""
     keys = ServiceKeys.from_plain(settings["keys"]) if settings.get("keys") else None
     if settings["role"] == "coordinator":
         from transferqueue.coordinator.samplers.registry import load_samplers
@@ -64,8 +67,10 @@ def make_server(settings: dict[str, Any]) -> Runnable:
             life=settings.get("life", 0),
             homes=Homes.from_plain(settings.get("homes")),
             saved=_optional(SavedPlane.from_plain, settings.get("restore")),
+            replicas=settings.get("replicas", 1),
+            takeover_s=settings.get("takeover_s"),
         )
-    from transferqueue.replication.settings import GuardSettings
+    from transferqueue.replication.settings import CopySettings
     from transferqueue.shard.opening import Beginning
     from transferqueue.shard.server import ShardServer
 
@@ -86,7 +91,9 @@ def make_server(settings: dict[str, Any]) -> Runnable:
         lineage=settings.get("lineage", ""),
         draining=settings.get("draining", False),
         beginning=_optional(Beginning.from_settings, settings if "uids" in settings else None),
-        guard=_optional(GuardSettings.from_plain, settings.get("guard")),
+        copies=_optional(CopySettings.from_plain, settings.get("copies")),
+        node=settings.get("node"),
+        on_hosted=on_hosted,
         transports=settings.get("transports"),
     )
 
@@ -134,8 +141,9 @@ def main() -> int:
     open_as_many_files_as_allowed()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     settings = json.loads(sys.stdin.buffer.readline())
+    hosted = HostedShards(settings, make_server)
     try:
-        server = make_server(settings)
+        server = make_server(settings, hosted.hear)
     except TransferQueueError as error:
         say({"error": encode_error(error)})
         return 1
@@ -148,9 +156,11 @@ def main() -> int:
         say({"endpoints": server.endpoints, "pid": os.getpid()})
         server.run()
     finally:
-        is_orphan = not parent.said_stop
-        server.close(keep=is_orphan and bool(settings.get("outlives_parent")))
-    return 0
+        is_orphan = not parent.said_stop and server.failure is None
+        keep = is_orphan and bool(settings.get("outlives_parent"))
+        hosted.close(keep=keep)
+        server.close(keep=keep)
+    return 0 if server.failure is None else NOT_AGAIN
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.net.sync_channel import run_blocking
 from transferqueue.service.child import sampler_settings
 from transferqueue.service.held_rows import HeldRows, held_rows
+from transferqueue.service.ray_nodes import alive_nodes, chosen_nodes
 from transferqueue.service.ray_supervisor import RayConnection, SupervisorActor
 
 if TYPE_CHECKING:
@@ -68,14 +69,10 @@ class RayService(Closing):
         *,
         shards_per_node: int,
         name: str,
-        nodes: Sequence[str] | None,
+        nodes: Sequence[str],
         actor_options: Mapping[str, Any],
         restore: str | None = None,
     ) -> None:
-        if not ray.is_initialized():
-            raise ConfigError("serve_ray needs a connected Ray; call ray.init() first")
-        if shards_per_node < 1:
-            raise ConfigError(f"shards_per_node must be at least 1, got {shards_per_node}")
         self.config = config
         self.name = name
         self._files_id = self.service_id = secrets.token_hex(8)
@@ -85,18 +82,17 @@ class RayService(Closing):
         self._closed = False
         self._draining: set[int] = set()
         """Slots that take no new samples."""
-        chosen = _alive_nodes() if nodes is None else _checked_nodes(nodes)
         self._plan: RestorePlan | None = None
         if restore is not None:
             self._plan = plan_restore(
                 restore,
-                num_shards=len(chosen) * shards_per_node,
+                num_shards=config.shards,
                 budget_bytes=config.storage_bytes,
             )
             self.service_id = self._plan.service_id
         self._actors = _Actors(coordinator=None)
         try:
-            self._connection = self._start(chosen)
+            self._connection = self._start(nodes)
         except BaseException:
             self.close()
             raise
@@ -128,6 +124,7 @@ class RayService(Closing):
             {
                 "role": "coordinator",
                 "num_shards": len(nodes) * self._shards_per_node,
+                **self.config.takeover_settings(),
                 **sampler_settings(self.config.samplers),
                 **({} if self._plan is None else self._plan.coordinator_settings()),
             },
@@ -152,7 +149,9 @@ class RayService(Closing):
         settings = {
             "role": "shard",
             "slot": slot,
+            "node": node,
             "coordinator": self._connection.tcp_address,
+            "copies": self.config.copy_settings(),
             **self.config.storage_settings(),
             **({} if self._plan is None else self._plan.shard_settings(slot)),
         }
@@ -169,7 +168,8 @@ class RayService(Closing):
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             **options,
         )
-        return actor.remote(process, {**common, **settings}, self._start_timeout_s)
+        timeout_s = max(self._start_timeout_s, self.config.restart_timeout_s)
+        return actor.remote(process, {**common, **settings}, timeout_s)
 
     @property
     def _start_timeout_s(self) -> float:
@@ -198,7 +198,7 @@ class RayService(Closing):
         names one. Rows stay where they are.
         """
         known = set(self._actors.nodes.values())
-        new = [node for node in _alive_nodes() if node not in known]
+        new = [node for node in alive_nodes() if node not in known]
         places = {self._given_slot(): node for node in new for _ in range(self._shards_per_node)}
         self._start_shards(places)
         added = list(places)
@@ -320,6 +320,10 @@ def serve_ray(
     encrypt: bool = True,
     read_keys: Mapping[str, Sequence[str] | None] | None = None,
     prefault: bool = False,
+    replicas: int = 1,
+    copy_bytes_per_s: float = 512 << 20,
+    takeover_s: float | None = None,
+    guard_silence_s: float = 5.0,
     name: str = DEFAULT_NAME,
     nodes: Sequence[str] | None = None,
     samplers: Sequence[type[Sampler] | str] = (),
@@ -333,6 +337,10 @@ def serve_ray(
     ``budget_bytes``, and the coordinator on this node. Any process of the cluster reaches it with
     ``tq.connect()``. What bytes lie on (``backend``, ``backends``, ``spill_dir``, …), ``encrypt``,
     ``read_keys`` and ``prefault``: see `ServiceConfig`; folders are each node's own.
+    ``replicas=2``: every row is on shards of two nodes. When a node is lost with all that was on
+    it, gets go on, and after ``takeover_s`` (a minute) its shards are served, for good, by those
+    that have the second copies; these are made again on nodes that are left. Not so the
+    coordinator, which is lost with its node: keep the driver where it is safe. See `ServiceConfig`.
     ``samplers``: own classes, as in `serve`, importable where the coordinator runs.
     ``actor_options`` are those of ``ray.remote`` for all of its actors: ``num_cpus`` (0 by
     default), ``resources``, ``runtime_env``, ``max_restarts`` (3 by default),
@@ -342,8 +350,10 @@ def serve_ray(
     Returns when all of them listen. ConfigError (ArenaTooSmall, …) or ServiceFailed when one cannot
     start; nothing is left running then.
     """
+    chosen = chosen_nodes(nodes, shards_per_node)
     return RayService(
         ServiceConfig(
+            shards=len(chosen) * shards_per_node,
             budget_bytes=budget_bytes,
             backend=backend,
             backend_options=backend_options or {},
@@ -357,12 +367,16 @@ def serve_ray(
             encrypt=encrypt,
             read_keys=read_keys or {},
             prefault=prefault,
+            replicas=replicas,
+            copy_bytes_per_s=copy_bytes_per_s,
+            takeover_s=takeover_s,
+            guard_silence_s=guard_silence_s,
             samplers=tuple(map(path_of, samplers)),
             start_timeout_s=start_timeout_s,
         ),
         shards_per_node=shards_per_node,
         name=name,
-        nodes=nodes,
+        nodes=chosen,
         actor_options=actor_options,
         restore=None if restore is None else os.fspath(restore),
     )
@@ -392,18 +406,6 @@ def _end(actors: Sequence[Any]) -> None:
     ray.wait(farewells, num_returns=len(farewells), timeout=ANSWER_TIMEOUT_S)
     for actor in actors:
         ray.kill(actor)
-
-
-def _alive_nodes() -> list[str]:
-    return sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
-
-
-def _checked_nodes(nodes: Sequence[str]) -> list[str]:
-    alive = set(_alive_nodes())
-    gone = [node for node in nodes if node not in alive]
-    if gone or not nodes:
-        raise ConfigError(f"no such nodes on the cluster: {gone}; alive are {sorted(alive)}")
-    return list(nodes)
 
 
 def _cause_of(error: BaseException) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 0.2
 
-_PORT, _EPOCH = "port", "epoch"
+_PORT, _EPOCH, _DRAINING = "port", "epoch", "draining"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,8 @@ class SupervisorActor:
         folder = self._folder.path
         host = ray.util.get_node_ip_address()
         endpoints = [f"ipc://{folder / process}.sock", f"tcp://{host}:{self._port}"]
+        if (folder / _DRAINING).exists():
+            settings = {**settings, "draining": True}
         recovery = {
             # Ray's own process of this node starts this actor again, not the one that made it.
             "guardian_pid": os.getppid(),
@@ -122,6 +124,7 @@ class SupervisorActor:
     def drain(self) -> None:
         """The shard takes no new samples from now on."""
         self._raise_failure()
+        (self._folder.path / _DRAINING).touch()  # also of the process that may follow
         os.kill(self._child.pid, signal.SIGUSR1)
 
     def _raise_failure(self) -> None:

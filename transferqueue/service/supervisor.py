@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.errors import TransferQueueError
+from transferqueue.errors import ServiceUnreachable, SlotTakenOver, TransferQueueError
 from transferqueue.service.child import ChildProcess
 
 if TYPE_CHECKING:
@@ -140,6 +140,9 @@ class Supervisor:
     def _has_ended(self, ward: _Ward, selector: selectors.BaseSelector, now_s: float) -> None:
         _log.warning("%s (process %d) has ended; starting it again", ward.name, ward.process.pid)
         self._forget_end(ward, selector)
+        if ward.process.has_lost_its_place:
+            self.failures[ward.name] = SlotTakenOver(int(ward.settings["slot"]))
+            return
         ward.process.stop()
         if now_s - ward.started_s >= LONG_LIFE_S:
             ward.pause_s = 0.0
@@ -167,7 +170,9 @@ class Supervisor:
     def _could_not_start(self, ward: _Ward, error: TransferQueueError) -> None:
         was_killed = ward.process.was_killed  # not by the next line, which ends one that hangs
         ward.process.stop()
-        ward.num_failed += not was_killed
+        # It waits for the coordinator, which may be about to be started again as well.
+        is_alone = isinstance(error, ServiceUnreachable)
+        ward.num_failed += not (was_killed or is_alone)
         if ward.num_failed >= MAX_FAILED_STARTS:
             _log.error("%s could not be started again, and is given up: %s", ward.name, error)
             self.failures[ward.name] = error

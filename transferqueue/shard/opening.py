@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
     from transferqueue.backends.opening import StorageConfig
     from transferqueue.backends.several import SeveralBackends
-    from transferqueue.replication.mirror import Mirror
+    from transferqueue.replication.fetching import Fetched
     from transferqueue.shard.store import Store
 
-    Fetch = Callable[[Store, SeveralBackends], Mirror | None]
+    Fetch = Callable[[Store, SeveralBackends, int], Fetched | None]
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def open_shard(
 ) -> Opened:
     """``epoch``: how many processes of this slot there have been before. Only a shard with a
     guardian, which restarts it, keeps a journal. ``fetch``: gets the rows back that were lost,
-    where somebody has a second copy of them."""
+    where somebody has a second copy of them; it is told the epoch."""
     slot = storage.config.slot
     if beginning is None:
         beginning = Beginning.of_slot(slot)
@@ -176,9 +176,10 @@ def _begun_anew(
     if beginning.saved is not None and epoch == 0:
         loader = RowLoader(found.store, backend, choice, beginning.saved)
         found.terms = Terms(backends=loader.load())
-    mirror = fetch(found.store, backend) if fetch is not None and epoch else None
-    if mirror is not None:
-        found.adopt_copy(mirror)
+    fetched = fetch(found.store, backend, epoch) if fetch is not None and epoch else None
+    if fetched is not None:
+        found.adopt_copy(fetched.mirror)
+        found.epoch = fetched.epoch - 1
         _log.warning("shard %d: %d rows from its guard", storage.config.slot, found.store.num_rows)
     return found
 

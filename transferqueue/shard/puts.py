@@ -8,7 +8,7 @@ and others, that go to a backend which nobody maps, by the third.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -151,6 +151,15 @@ class Puts:
     @property
     def bytes_waiting(self) -> int:
         return self._waiting.num_bytes
+
+    def report(self) -> dict[str, Any]:
+        """For ``status``."""
+        return {
+            "draining": self.is_draining,
+            "puts_waiting": self.num_waiting,
+            "bytes_waiting": self.bytes_waiting,
+            "puts_over_quota": len(self.admission),
+        }
 
     # -- time -----------------------------------------------------------------------------------
 

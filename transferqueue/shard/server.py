@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
 from transferqueue.backends.opening import StorageConfig
-from transferqueue.net.server import Reply, Request, Server
-from transferqueue.replication.fetching import fetch_rows
+from transferqueue.net.server import Server
+from transferqueue.replication.fetching import Fetcher
 from transferqueue.replication.home import OneCopy
 from transferqueue.replication.shard_part import ShardPart
-from transferqueue.shard.account import account, holdings, tags_left
+from transferqueue.shard.account import account, tags_left
 from transferqueue.shard.checkpoints import ShardCheckpoints
 from transferqueue.shard.clears import Clears
 from transferqueue.shard.device_loans import DeviceLoans
@@ -29,6 +29,7 @@ from transferqueue.shard.peers import MappingPeers
 from transferqueue.shard.puts import Budget, Puts
 from transferqueue.shard.snapshot import snapshot
 from transferqueue.shard.spill import Spill
+from transferqueue.shard.status import ShardStatus
 from transferqueue.shard.uplink import Uplink
 from transferqueue.shard.windows import Windows
 from transferqueue.wire import ops
@@ -37,12 +38,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from transferqueue.config import OtherBackend, SpillConfig
+    from transferqueue.errors import TransferQueueError
     from transferqueue.journal.records import Record
     from transferqueue.net.keys import ServiceKeys
     from transferqueue.replication.home import Copies
-    from transferqueue.replication.settings import GuardSettings
+    from transferqueue.replication.settings import CopySettings
     from transferqueue.shard.recovery import Recovery
     from transferqueue.wire.terms import Terms
+
+_log = logging.getLogger(__name__)
 
 _MUTATING = frozenset({ops.PUT, ops.COMMIT, ops.ABORT, ops.CLEAR, ops.RELEASE, ops.READ_DONE})
 
@@ -69,15 +73,22 @@ class ShardServer:
         lineage: str = "",
         draining: bool = False,
         beginning: Beginning | None = None,
-        guard: GuardSettings | None = None,
         transports: Mapping[str, Mapping[str, Any]] | None = None,
+        copies: CopySettings | None = None,
+        node: str | None = None,
+        on_hosted: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
     ) -> None:
         """``guardian_pid``: the process that starts this shard again when it dies. ``epoch``: how
         often it has done so. ``lineage``: of a shard that joined, who owns its slot. ``draining``:
         whether it takes no new samples from the start on, as its predecessor did not.
-        ``beginning``: of a shard of a restored service. ``guard``: who gets a second copy.
-        ``transports``: options of those that clients may move bytes by, by name."""
+        ``beginning``: of a shard of a restored service. ``transports``: options of those that
+        clients may move bytes by, by name. ``copies``: of a service with two of each row.
+        ``node``: what is lost at once with this shard, and holds no second copy of its rows if
+        there is another; ``None``: this host. ``on_hosted`` hears, again and again, which slots of
+        others are to be served here too, because nobody else does."""
         self.slot = slot
+        self.failure: TransferQueueError | None = None
+        """Why it ended by itself."""
         self.incarnation = secrets.token_hex(8)
         self._lineage = lineage
         self._budget = Budget(slot=slot, nbytes=budget_bytes)
@@ -89,13 +100,15 @@ class ShardServer:
             guardian_pid=guardian_pid,
             options=backend_options or {},
         )
+        fetcher = Fetcher(slot=slot, lineage=lineage, coordinator=coordinator, keys=keys)
         opened = open_shard(
             StorageConfig(backend=backend, config=config, others=others, spill=spill),
             epoch=epoch,
             beginning=beginning,
-            fetch=partial(fetch_rows, epoch=epoch, guard=guard, keys=keys) if guard else None,
+            fetch=fetcher if copies else None,
         )
-        self._guard_slot = None if guard is None else guard.slot
+        self._node = node or boot_id()
+        self._on_hosted = on_hosted
         self.epoch = opened.epoch
         self._backend = opened.backend
         self._store = opened.found.store
@@ -105,7 +118,7 @@ class ShardServer:
         self._server = Server(
             endpoints=endpoints,
             keys=keys,
-            handlers={ops.STATUS: self._status},
+            handlers={},
             mutating=_MUTATING,
             on_cancel=self._cancel,
         )
@@ -133,12 +146,15 @@ class ShardServer:
             on_save=lambda message: self._checkpoints.hear(message, time.monotonic()),
             left_of=lambda committed: tags_left(self._store, committed),
             account=lambda: account(self._store),
+            more=self._beat,
+            on_beat=self._hear_beat,
+            on_refused=self._refused,
         )
         self._server.watch(self._uplink.stream.socket, self._uplink.hear)
         self._second: ShardPart | None = None
-        if guard is not None:
+        if copies is not None:
             self._second = ShardPart(
-                guard,
+                copies,
                 server=self._server,
                 keys=keys,
                 store=self._store,
@@ -150,6 +166,7 @@ class ShardServer:
                 num_unsent=lambda: self._uplink.num_unsent,
                 budget_bytes=budget_bytes,
                 on_free=lambda: self._puts.admit(),
+                on_news=self._uplink.beat_soon,
             )
         self._copies: Copies = OneCopy() if self._second is None else self._second.copies
         access = self._backend.client_access() or self._backend.device_access()
@@ -224,7 +241,24 @@ class ShardServer:
             handlers |= self._second.handlers(self._gets.handlers)
         for op in ops.ENDING_LEASES:
             handlers[op] = self._gets.lease_ends.along(handlers[op])
-        self._server.add_handlers(handlers | inquiries.handlers)
+        status = ShardStatus(
+            slot=slot,
+            epoch=self.epoch,
+            budget=self._budget,
+            backend=self._backend,
+            store=self._store,
+            journal=self._journal,
+            peers=self._peers,
+            puts=self._puts,
+            gets=self._gets,
+            loans=self._loans,
+            spill=self._spill,
+            second=self._second,
+            uplink=self._uplink,
+            moved=self._moved,
+            server=self._server,
+        )
+        self._server.add_handlers(handlers | inquiries.handlers | {ops.STATUS: status.answer})
         self._resume(opened.found)
         if draining:
             self.drain()
@@ -261,9 +295,26 @@ class ShardServer:
                 "transports": self._windows.facts,
                 "backends": self._store.choice.names,
                 "draining": False,
-                "guard": self._guard_slot,
+                "node": self._node,
             },
         }
+
+    def _beat(self) -> dict[str, Any]:
+        return {} if self._second is None else {"copies": self._second.beat()}
+
+    def _hear_beat(self, said: Mapping[str, Any], asked_s: float) -> None:
+        copies = said.get("copies")
+        if self._second is not None and copies is not None:
+            self._second.hear(copies, asked_s)
+        if self._on_hosted is not None and copies is not None:
+            self._on_hosted(copies["hosted"])
+
+    def _refused(self, error: TransferQueueError) -> None:
+        """The coordinator knows another shard of this slot, or has given this one up: nobody may
+        be served here any more."""
+        _log.error("shard %d ends: %s", self.slot, error)
+        self.failure = error
+        self.stop()
 
     def drain(self) -> None:
         """Take no new samples from now on: this shard is to go. Those that are here stay readable
@@ -364,38 +415,3 @@ class ShardServer:
         self._loans.process_gone(peer, self._store.reservations(), time.monotonic())
         self._store.peer_gone(peer)
         self._puts.admit()
-
-    # -- status ---------------------------------------------------------------------------------
-
-    def _status(self, request: Request) -> Reply:
-        del request
-        return Reply(
-            body={
-                "slot": self.slot,
-                "host": os.uname().nodename,
-                "pid": os.getpid(),
-                "epoch": self.epoch,
-                "time_s": time.time(),
-                "journal_bytes": self._journal.num_bytes,
-                "budget_bytes": self._budget.nbytes,
-                "used_bytes": self._backend.used_bytes,
-                "backend": self._backend.facts(),
-                "backends": self._backend.report(),
-                "spill": None if self._spill is None else self._spill.report(),
-                **holdings(self._store),
-                "draining": self._puts.is_draining,
-                "loans_overdue": self._loans.num_overdue,
-                "mapping_processes": len(self._peers),
-                "puts_waiting": self._puts.num_waiting,
-                "bytes_waiting": self._puts.bytes_waiting,
-                "puts_over_quota": len(self._puts.admission),
-                "bytes_unsent": self._gets.bytes_unsent,
-                "events_unsent": self._uplink.num_unsent,
-                "moved": self._moved.report(),
-                "copies": None if self._second is None else self._second.report(),
-                "requests": dict(self._server.requests),
-                "latencies": self._server.latencies.report(),
-                "refusals": dict(self._server.refusals),
-                "keys_refused": self._server.num_keys_refused,
-            }
-        )

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.errors import SlotTakenOver
 from transferqueue.net.calls import RESUME
 from transferqueue.shard.admission import FIRST_REQUEST_ID
 from transferqueue.shard.checkpoints import FIRST_REQUEST_ID as FIRST_STEP_ID
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from transferqueue.errors import TransferQueueError
     from transferqueue.net.stream import StreamSender
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.5
+
+MAX_BEATS = 16
+"""Heartbeats whose answers may still come."""
 
 Cleared = tuple[str, "np.ndarray"]
 """Partition and uids."""
@@ -51,7 +56,9 @@ class Uplink:
     ``on_free`` gets the rows that the coordinator says nobody needs any more, ``on_release`` those
     of which nobody needs some fields, ``on_terms`` what is to be known of partitions,
     ``on_admission`` the answers to what `Admission` asked, ``on_save`` gets the orders of a
-    checkpoint, ``on_new`` hears that the coordinator is another one."""
+    checkpoint, ``on_new`` hears that the coordinator is another one. ``more`` is said with every
+    heartbeat too; ``on_beat`` gets what is answered, and when it was asked, ``on_refused`` why
+    the coordinator will not hear this shard any more."""
 
     def __init__(
         self,
@@ -67,6 +74,9 @@ class Uplink:
         left_of: Callable[[Committed], Committed | None],
         on_save: Callable[[Message], None],
         account: Callable[[], Iterable[Told]],
+        more: Callable[[], dict[str, Any]],
+        on_beat: Callable[[Mapping[str, Any], float], None],
+        on_refused: Callable[[TransferQueueError], None],
     ) -> None:
         self.stream = stream
         self._slot = slot
@@ -81,6 +91,12 @@ class Uplink:
         self._left_of = left_of
         self._on_save = on_save
         self._account = account
+        self._more = more
+        self._on_beat = on_beat
+        self._on_refused = on_refused
+        self._num_beats = 0
+        self._beats: dict[int, float] = {}
+        """When the last ones were sent, by number."""
         self._listener: str | None = None
         self._outbox = Outbox()
         self.next_heartbeat_s = 0.0
@@ -115,9 +131,24 @@ class Uplink:
             self.stream.send(self._message(event))
         if now_s >= self.next_heartbeat_s:
             self.next_heartbeat_s = now_s + HEARTBEAT_S
-            body = {**self._registration, "terms_heard": list(self._terms_heard)}
+            body = {
+                **self._registration,
+                "terms_heard": list(self._terms_heard),
+                "beat": self._next_beat(now_s),
+                **self._more(),
+            }
             self.stream.send(Message(op=ops.REGISTER, body=body))
             self._outbox.heartbeat()
+
+    def _next_beat(self, now_s: float) -> int:
+        self._num_beats += 1
+        self._beats[self._num_beats] = now_s
+        self._beats.pop(self._num_beats - MAX_BEATS, None)
+        return self._num_beats
+
+    def beat_soon(self) -> None:
+        """There is something to be said."""
+        self.next_heartbeat_s = 0.0
 
     def hear(self) -> None:
         """Take what the coordinator has sent."""
@@ -137,9 +168,14 @@ class Uplink:
             elif message.request_id >= FIRST_REQUEST_ID:
                 self._on_admission(message)
             elif message.op == ERROR_OP:
-                log.error("the coordinator refused: %s", decode_error(message.body))
+                self._hear_error(decode_error(message.body))
             else:
                 self._hear_answer(message)
+
+    def _hear_error(self, error: TransferQueueError) -> None:
+        log.error("the coordinator refused: %s", error)
+        if isinstance(error, SlotTakenOver):
+            self._on_refused(error)
 
     def _hear_answer(self, message: Message) -> None:
         incarnation, next_event = str(message.body["incarnation"]), int(message.body["next_event"])
@@ -152,6 +188,9 @@ class Uplink:
             self._on_new()
         elif message.request_id == 0:
             self._outbox.answer_to_heartbeat(next_event)
+            asked_s = self._beats.get(int(message.body["beat"]))
+            if asked_s is not None:
+                self._on_beat(message.body, asked_s)
         elif incarnation == self._listener:
             self._outbox.acknowledge(next_event)
 

@@ -67,6 +67,7 @@ COMMITTED: Final = "committed"
 CLEARED: Final = "cleared"
 WHOLE: Final = "whole"
 STEP_DONE: Final = "step_done"
+WHERE_COPY: Final = "where_copy"
 
 # shard → shard
 COPY: Final = "copy"

@@ -30,6 +30,7 @@ KEYS = {
     "shards": "a list: slot, rows, used_bytes, budget_bytes, leases, puts_waiting, backend, spill, "
     "copies (nil: one of each row; else guard, phase, is_complete, bytes_to_copy, kept), "
     "moved (bytes by field and way), requests, refusals, latencies",
+    "shards_away": "a list: slots whose shard says nothing, and whose second copies are read",
     "parked": "requests that wait for an answer",
     "waiting_for_shards": "requests that wait until all shards have come, after a restart",
     "journal_bytes": "of the coordinator's journal",

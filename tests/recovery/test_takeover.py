@@ -1,0 +1,115 @@
+"""Shards that do not come back: their guards take their place, or their rows are lost by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+import transferqueue as tq
+from tests.recovery.test_replicas import MIB, wait_for_both
+from tests.waiting import wait_until
+from transferqueue.errors import RowsLost, SlotTakenOver
+from transferqueue.service.joining import join
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.slow
+
+
+def rows_on(client: tq.Client, slots: Sequence[int]) -> dict[int, tq.BatchHandle]:
+    """A handle with rows on each of these slots, tagged with the slot."""
+    found: dict[int, tq.BatchHandle] = {}
+    while set(slots) - set(found):
+        handle = client.put({"x": torch.arange(4)}, partition="p")
+        found.setdefault(int(handle.uids[0]) >> 48, handle)
+    return found
+
+
+def serving(client: tq.Client) -> dict[int, int]:
+    """slot -> process that serves it."""
+    return {shard["slot"]: shard["pid"] for shard in client.status()["shards"]}
+
+
+def test_a_guard_takes_the_place_of_a_shard_that_does_not_come_back_and_gets_a_guard() -> None:
+    with (
+        tq.serve(shards=3, budget_bytes=32 * MIB, replicas=2, takeover_s=1.5) as service,
+        tq.connect(service.address) as client,
+    ):
+        wait_for_both(client)
+        handles = rows_on(client, (0, 1, 2))
+        assert client.get(handles[0])["x"].tolist() == [0, 1, 2, 3]
+        client.clear(handles[0][1:2])
+        wait_for_both(client)
+        (home,) = (s for s in client.status()["shards"] if s["slot"] == 0)
+        guard = home["copies"]["guard"]
+        pid = service.pids["shard-0"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            began_s = time.monotonic()
+            kept = handles[0][[0, 2, 3]]
+            assert client.get(kept)["x"].tolist() == [0, 2, 3], "the guard answers meanwhile"
+            assert client.status()["shards_away"] == [0]
+            for _ in range(20):
+                assert client.get(kept)["x"].sum() == 5, "and is not asked anew each time"
+            assert time.monotonic() - began_s < 2.8
+            wait_until(
+                lambda: serving(client).get(0) == service.pids[f"shard-{guard}"], timeout_s=20
+            )
+            more = client.put({"y": torch.ones(3)}, handle=kept)
+            assert client.get(more)["y"].sum() == 3
+            wait_for_both(client)
+            (home,) = (s for s in client.status()["shards"] if s["slot"] == 0)
+            assert home["copies"]["guard"] not in (0, guard), "no process keeps both copies"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: "shard-0" in service.failures, timeout_s=10)
+        assert isinstance(service.failures["shard-0"], SlotTakenOver)
+        assert client.get(more)["x"].tolist() == [0, 2, 3]
+
+        # The process that serves two slots is killed: both are there again.
+        os.kill(service.pids[f"shard-{guard}"], signal.SIGKILL)
+        assert client.get(more, timeout_s=20)["y"].sum() == 3
+        wait_for_both(client)
+        assert client.get(more)["x"].tolist() == [0, 2, 3]
+        for handle in (handles[1], handles[2]):
+            assert client.get(handle)["x"].tolist() == [0, 1, 2, 3]
+
+
+def test_without_a_second_copy_rows_of_a_shard_that_does_not_come_back_are_lost_by_name() -> None:
+    with (
+        tq.serve(shards=2, budget_bytes=16 * MIB, takeover_s=1.0) as service,
+        tq.connect(service.address) as client,
+    ):
+        handles = rows_on(client, (0, 1))
+        pid = service.pids["shard-1"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(RowsLost, match="4 of 4 rows"):
+                client.get(handles[1], timeout_s=2.5)
+            assert client.get(handles[0])["x"].tolist() == [0, 1, 2, 3]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_shard_that_joins_has_a_guard_and_is_one() -> None:
+    with (
+        tq.serve(shards=2, budget_bytes=16 * MIB, replicas=2, takeover_s=2.0) as service,
+        tq.connect(service.address) as client,
+    ):
+        joined = join(service.address, shards=1, budget_bytes=16 * MIB)
+        with joined:
+            (slot,) = joined.slots
+            wait_for_both(client)
+            handle = rows_on(client, (slot,))[slot]
+            joined._supervisor.close()  # its owner is gone, and all that was there
+            assert client.get(handle)["x"].tolist() == [0, 1, 2, 3]
+            wait_until(lambda: slot in serving(client), timeout_s=20)
+            wait_for_both(client)
+            assert client.get(handle)["x"].tolist() == [0, 1, 2, 3]
+            client.clear(partition="p")
