@@ -215,7 +215,7 @@ def test_what_differs_between_rows_of_one_sample_cannot_be_stored_with_it(
     actor, _ = by_handle
     view = viewed(client)({"prompts": torch.arange(4).reshape(2, 2)}).repeat(2)
     view.batch["seed"] = torch.arange(4)
-    with pytest.raises(DuplicateRows, match=r"column 'seed' differs .* client\.view\(client\.put\(view"):
+    with pytest.raises(DuplicateRows, match=r"'seed' differs .* client\.view\(client\.put\(view"):
         actor.generate_sequences(view)
     whole = client.view(client.put(view, partition="train"))
     assert torch.equal(actor.generate_sequences(whole).batch["seed"], torch.arange(4))
