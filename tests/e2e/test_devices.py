@@ -15,7 +15,6 @@ import torch
 
 import transferqueue as tq
 from tests.e2e.fake_gpus import (
-    BUDGET_BYTES,
     backend_sum,
     columns,
     expect_same,
@@ -348,18 +347,3 @@ def test_a_shard_that_cannot_show_its_memory_is_read_through_its_socket(
         assert "same-gpu: " in link["why_not_better"]
         with pytest.raises(RungRefused):
             tq.connect(service.address, device=name, required="peer")
-
-
-def test_memory_of_the_host_lands_on_a_device_too(machine: FakeMachine) -> None:
-    name = machine.name_of(machine.uuids[0])
-    with (
-        tq.serve(budget_bytes=BUDGET_BYTES) as service,
-        tq.connect(service.address, device=name) as client,
-    ):
-        put = columns()
-        got = client.get_columns(client.put(put))
-        expect_same(got, put)
-        assert gpu_of(client).holds(got["dense"])
-        (link,) = client.links()
-        assert link["rung"] == "shm"
-        assert "page-locked" in link["why_not_better"]
