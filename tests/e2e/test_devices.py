@@ -129,6 +129,15 @@ def test_without_a_device_the_same_rows_come_to_the_host(client: Client) -> None
     assert client.get(handle, fields=["dense"])["dense"].shape == (64, 1000)
 
 
+def test_a_device_of_two_names_is_one(client: Client, machine: FakeMachine) -> None:
+    handle = client.put({"x": torch.randn(64, 1000)})
+    ordinal = machine.order().index(machine.uuids[0])
+    name = f"fake:{machine.folder}:{ordinal}"
+    assert client.get(handle, device=name)["x"].shape == (64, 1000)
+    assert client.get(handle)["x"].shape == (64, 1000)
+    assert gpu_of(client).counters.opens == 1
+
+
 async def test_the_asynchronous_client_does_the_same(
     service: Service, machine: FakeMachine
 ) -> None:

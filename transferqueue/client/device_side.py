@@ -43,11 +43,11 @@ _log = logging.getLogger(__name__)
 
 
 class DeviceSide(Closing):
-    """One device, opened when it is first asked for. Safe to use from several threads."""
+    """One device, which it closes in the end. Safe to use from several threads."""
 
-    def __init__(self, name: str, required: Rung | None = None) -> None:
-        """``required``: the worst way that will do. `DeviceMissing`."""
-        self.device = find_device(name)
+    def __init__(self, device: Device, required: Rung | None = None) -> None:
+        """``required``: the worst way that will do."""
+        self.device = device
         self._required = required
         self._lock = threading.Lock()
         self._stream = self.device.stream()

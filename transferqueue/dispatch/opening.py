@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.dispatch.traffic import FieldCounts
 from transferqueue.errors import NotReady, UnknownField, near_names
+from transferqueue.reads import FieldOn
 from transferqueue.view.lazy_dataproto import LazyDataProto
 
 if TYPE_CHECKING:
@@ -29,19 +30,21 @@ def open_view(
     shared: SharedReads | None = None,
 ) -> LazyDataProto:
     """A view of ``handle``, its declared columns fetched in one request; with ``shared`` by one
-    rank for all that open the same part.
+    rank for all that open the same part, unless some are read on to a device: those that share
+    send memory of the host.
 
     A read that the handle does not list may have been written since it was made; an optional one
     that it does not list is left out. ``FieldsMissing`` counts the rows that lack a read.
     """
-    late = [name for name in reads if name not in handle.fields]
+    late = [str(name) for name in reads if name not in handle.fields]
     if late:
         handle = _with_late_fields(client, handle, late)
     declared = [*reads, *(name for name in optional if name in handle.fields)]
     view = client.view(handle, reads=declared)
     if kind is not LazyDataProto:
         view = kind.over(handle, view.connection, declared)
-    if shared is not None and declared:
+    is_on_device = any(isinstance(name, FieldOn) for name in declared)
+    if shared is not None and declared and not is_on_device:
         view.settle(shared.fetch(lambda: view.fetched(declared)))
     elif declared:
         view.prefetch(declared)
