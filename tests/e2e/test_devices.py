@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,6 @@ from tests.e2e.fake_gpus import (
     expect_same,
     gpu_of,
     serve,
-    used_bytes,
 )
 from tests.waiting import wait_until
 from transferqueue.client.device_side import DeviceSide
@@ -44,7 +41,6 @@ if TYPE_CHECKING:
 
     from transferqueue.client.sync_client import Client
     from transferqueue.devices.base import MemoryHandle
-    from transferqueue.net.calls import Call
     from transferqueue.service.embedded import Service
 
 
@@ -220,69 +216,6 @@ def test_a_stuck_device_is_an_error_and_its_loan_comes_back(
         client.get(handle, fields=["dense"])
     wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
     assert client.get(handle, fields=["dense"])["dense"].shape == (64, 1000)
-
-
-READER = """
-import sys, time
-import transferqueue as tq
-from transferqueue.client.device_side import DeviceSide
-
-def hang(*arguments):
-    print("holding", flush=True)
-    time.sleep(60)
-
-DeviceSide.filled = hang
-client = tq.connect(sys.argv[1], device=sys.argv[2])
-client.get(tq.BatchHandle.from_bytes(bytes.fromhex(sys.argv[3])))
-"""
-
-
-def test_a_reader_that_is_killed_gives_its_slots_back_after_a_while(
-    service: Service, client: Client, machine: FakeMachine
-) -> None:
-    handle = client.put({"x": torch.randn(64, 1000)})
-    arguments = [service.address, machine.name_of(machine.uuids[0]), handle.to_bytes().hex()]
-    reader = subprocess.Popen(
-        [sys.executable, "-c", READER, *arguments], stdout=subprocess.PIPE, text=True
-    )
-    with reader:
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "holding\n"
-        client.clear(handle)
-        assert (
-            backend_sum(client, "lent_bytes")
-            == used_bytes(client)
-            == 256_000 // 4096 * 4096 + 4096 - 2048
-        )
-        reader.send_signal(signal.SIGKILL)
-    wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
-    assert backend_sum(client, "quarantined_bytes") == used_bytes(client) > 0
-    wait_until(lambda: used_bytes(client) == 0)
-
-
-def test_a_loan_that_is_kept_too_long_is_reported_and_kept(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handle = client.put({"x": torch.ones(64, 1000)})
-    call, filled = PartGet.call, DeviceSide.filled
-
-    def overdue() -> int:
-        return sum(shard["loans_overdue"] for shard in client.status()["shards"])
-
-    def borrow(part: PartGet, **arguments: Any) -> Call:
-        return call(part, **arguments).with_more("borrow_s", 0.0)
-
-    def keep(*arguments: Any) -> torch.Tensor:
-        wait_until(lambda: overdue() == 1)
-        client.clear(handle)
-        assert backend_sum(client, "lent_bytes") == used_bytes(client) > 0
-        return filled(*arguments)
-
-    monkeypatch.setattr(PartGet, "call", borrow)
-    monkeypatch.setattr(DeviceSide, "filled", keep)
-    assert torch.equal(client.get(handle)["x"], torch.ones(64, 1000))
-    wait_until(lambda: used_bytes(client) == 0)
-    assert overdue() == 1
 
 
 def test_what_was_given_on_while_it_was_copied_is_not_believed(
