@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.client.assembly import rows_of
+from transferqueue.client.device_puts import DeviceRows
 from transferqueue.client.windows import Move
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
@@ -70,6 +71,9 @@ class PartRows:
 class PartPut(ABC):
     """How the bytes of one part get to their shard."""
 
+    late: DeviceSide | None = None
+    """Whose copies into the shard's memory may come yet when it is stuck."""
+
     def __init__(self, rows: PartRows) -> None:
         self.rows = rows
         self.by_window = False
@@ -123,12 +127,33 @@ class PlacedPut(PartPut):
 
 
 class MappedPut(PlacedPut):
-    """The shard's memory is mapped here."""
+    """The shard's memory is mapped here. Where it is page-locked too, a device that has some of the
+    columns copies them there by itself."""
+
+    def __init__(self, rows: PartRows, memory: LocalMemory, shard: ShardAddress) -> None:
+        super().__init__(rows, memory, shard.endpoint)
+        self._shard = shard
 
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
         return {"payload": None, "writer": self._memory.process_for(self.rows.slot)}
 
     def _place(self, columns: Sequence[tuple[int, ColumnRows]]) -> None:
+        of_side: dict[DeviceSide, list[tuple[int, DeviceRows]]] = {}
+        for address, column in columns:
+            if isinstance(column, DeviceRows):
+                of_side.setdefault(column.side, []).append((address, column))
+            else:
+                column.copy_to(self._memory.writable(self.rows.slot, address, column.num_bytes))
+        for side, there in of_side.items():
+            self._place_from(side, there)
+
+    def _place_from(self, side: DeviceSide, columns: Sequence[tuple[int, DeviceRows]]) -> None:
+        ranges = [(address, column.num_bytes) for address, column in columns]
+        locked = side.locked(self._shard, ranges)
+        if locked is not None:
+            self.late = side
+            side.place(locked, columns)
+            return
         for address, column in columns:
             column.copy_to(self._memory.writable(self.rows.slot, address, column.num_bytes))
 
@@ -143,7 +168,7 @@ class DevicePut(PlacedPut):
         """``shard``: one that ``side`` opens."""
         super().__init__(rows, memory, shard.endpoint)
         assert shard.device is not None
-        self._access, self.side = shard.device, side
+        self._access, self.late = shard.device, side
 
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
         return {
@@ -152,7 +177,8 @@ class DevicePut(PlacedPut):
         }
 
     def _place(self, columns: Sequence[tuple[int, ColumnRows]]) -> None:
-        self.side.fill(self._access, columns)
+        assert self.late is not None
+        self.late.fill(self._access, columns)
 
 
 class StreamedPut(PartPut):

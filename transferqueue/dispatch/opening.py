@@ -11,6 +11,7 @@ import numpy as np
 
 from transferqueue.dispatch.traffic import FieldCounts
 from transferqueue.errors import NotReady, UnknownField, near_names
+from transferqueue.reads import FieldOn
 from transferqueue.view.lazy_dataproto import LazyDataProto
 
 if TYPE_CHECKING:
@@ -32,23 +33,26 @@ def open_view(
     beside: Sequence[BatchHandle] = (),
 ) -> LazyDataProto:
     """A view of ``handle``, its declared columns fetched in one request; with ``shared`` by one
-    rank for all that open the same part. ``beside``: other samples, one a row of ``handle``, whose
-    columns are the view's too.
+    rank for all that open the same part, unless some are read on to a device: those that share
+    send memory of the host. ``beside``: other samples, one a row of ``handle``, whose columns are
+    the view's too.
 
     A read that the handle does not list may have been written since it was made; an optional one
     that it does not list is left out. ``FieldsMissing`` counts the rows that lack a read.
     """
     known = {name for one in (handle, *beside) for name in one.fields}
-    late = [name for name in reads if name not in known]
+    late = [str(name) for name in reads if name not in known]
     if late:
         handle = _with_late_fields(client, handle, late)
     declared = [*reads, *(name for name in optional if name in known)]
-    view = client.view(handle, reads=[name for name in declared if name in handle.fields])
+    own = [name for name in declared if name in handle.fields]
+    view = client.view(handle, reads=own)
     if kind is not LazyDataProto:
-        view = kind.over(handle, view.connection, declared)
+        view = kind.over(handle, view.connection, own)
     for other in beside:
-        view.union(client.view(other))
-    if shared is not None and declared:
+        view.union(client.view(other, reads=[name for name in declared if name in other.fields]))
+    is_on_device = any(isinstance(name, FieldOn) for name in declared)
+    if shared is not None and declared and not is_on_device:
         view.settle(shared.fetch(lambda: view.fetched(declared)))
     elif declared:
         view.prefetch(declared)

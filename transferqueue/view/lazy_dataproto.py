@@ -9,8 +9,10 @@ from tensordict import TensorDict
 
 from transferqueue.errors import DuplicateRows, InvalidInput
 from transferqueue.fields import FieldKind
+from transferqueue.reads import FieldOn
 from transferqueue.view.dataproto import DataProto
 from transferqueue.view.derived import check_derivable
+from transferqueue.view.devices import place_of
 from transferqueue.view.equality import same_content
 from transferqueue.view.lazy_column import Group, LazyColumn
 from transferqueue.view.lazy_columns import LazyColumns
@@ -60,7 +62,8 @@ class LazyDataProto(LazyColumns, DataProto):
 
     @classmethod
     def over(cls, handle: BatchHandle, connection: Connection, reads: Sequence[str] = ()) -> Self:
-        """The view of a handle. ``reads``: columns that come together at the first touch of one.
+        """The view of a handle. ``reads``: columns that come together at the first touch of one,
+        those made by ``tq.on`` on to their device.
 
         Raises ``UnknownColumn`` for a read that the handle does not have.
         """
@@ -73,7 +76,10 @@ class LazyDataProto(LazyColumns, DataProto):
             kind[name] = LazyColumn(Stored(samples, stored_names[name], spec))
         group = Group()
         for name in known_names(reads, handle.fields, "the handle", once=False):
-            group.add(tensors[name] if name in tensors else arrays[name])
+            column = tensors[name] if name in tensors else arrays[name]
+            group.add(column)
+            if isinstance(name, FieldOn):
+                column.device = place_of(name.device)
         return cls._made(
             tensors or None,
             arrays,
