@@ -329,13 +329,15 @@ class ServiceConfig:
             )
         if self.backends:
             raise ConfigError(
-                f"replicas=2 keeps second copies in the default backend alone; leave out "
-                f"backends={sorted(self.backends)}"
+                f"replicas=2 keeps second copies in the default backend alone, which has no room "
+                f"for those of backends={sorted(self.backends)}; leave them out, or start a second "
+                f"service with replicas=1 for what goes there"
             )
         if self.spill_dir is not None:
             raise ConfigError(
-                "replicas=2 keeps second copies in memory only, so spill_dir would make room for "
-                "rows that have none; leave one of them out"
+                "replicas=2 keeps second copies where the first ones are, and those never move, so "
+                "spill_dir would make room for rows that have none; leave it out, and let "
+                "arena_dir= on a disk, with a larger budget_bytes, hold what memory has no room for"
             )
         if self.in_process or not self.restart:
             raise ConfigError(

@@ -198,10 +198,10 @@ class Client(Closing, Looking, Upkeep):
         ``policy``: the settings of `PartitionPolicy`, e.g. ``tasks=["actor"]``,
         ``retention="consumed"``, ``max_rows=``, ``max_bytes=``, ``max_staleness=``, ``schema=`` (a
         `tq.schema.Schema`, see `Client.schema`), ``backend=`` (a name, or ``{"pixels": "disk"}``:
-        of the shards' backends; UnknownBackend for others). The same
-        declaration again changes nothing; another one is ``InvalidInput``. A partition that is
-        never declared is made by its first put or claim, keeps samples until they are cleared, and
-        takes any task.
+        of the shards' backends; UnknownBackend for others), ``replicas=1`` (one copy of each row
+        where the service keeps two). The same declaration again changes nothing; another one is
+        ``InvalidInput``. A partition that is never declared is made by its first put or claim,
+        keeps samples until they are cleared, and takes any task.
         """
         self._run(
             self._ops.control.create_partition(partition, policy_of(policy), timeout_s=timeout_s)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from transferqueue.coordinator.journal import CoordinatorJournal
+    from transferqueue.coordinator.partition import Partition
     from transferqueue.coordinator.second_copies import SecondCopies
     from transferqueue.coordinator.shard_links import ShardLink
     from transferqueue.homes import UidRange
@@ -63,6 +64,21 @@ class CopyLinks:
     def replicas(self) -> int:
         """Copies of every row."""
         return self._copies.replicas
+
+    def check_replicas(self, wanted: int | None, partition: Partition) -> None:
+        """InvalidInput for copies that cannot be kept of a partition."""
+        name, num_rows = partition.name, partition.table.num_rows
+        if wanted == 2 and self.replicas == 1:
+            raise InvalidInput(
+                f"partition {name!r}: replicas=2 needs shards that guard one another, and this "
+                f"service was started without: start it with replicas=2, and declare what needs no "
+                f"second copy with replicas=1"
+            )
+        if wanted == 1 and self.replicas == 2 and num_rows:
+            raise InvalidInput(
+                f"partition {name!r}: replicas=1 has to be declared before the first put; it "
+                f"has {num_rows} rows with two copies: clear them first, or take another name"
+            )
 
     def guard_of(self, slot: int) -> int | None:
         """The slot whose shard has its second copy, or is to have it."""

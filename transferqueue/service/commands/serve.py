@@ -62,6 +62,17 @@ if TYPE_CHECKING:
 @click.option(
     "--copy-mib-per-s", type=float, help="At which a lost copy is made again (default: 512)."
 )
+@click.option(
+    "--takeover-s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="A shard that is away for so long is not waited for: the other copy takes its place "
+    "(default 60 with --replicas 2), or its rows are lost (default: never).",
+)
+@click.option(
+    "--guard-silence-s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="How long puts wait for a second copy whose process stands still (default: 5).",
+)
 @click.option("--prefault", is_flag=True, help="Take all memory at the start, in the background.")
 @click.option(
     "--sampler", "samplers", multiple=True, metavar="MODULE:CLASS", help="An own sampler's class."
