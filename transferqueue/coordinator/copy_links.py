@@ -103,10 +103,11 @@ class CopyLinks:
             copy=None if record["copy"] is None else str(record["copy"]),
             guard=record["guard"],
             epoch=int(said["epoch"]),
-            places=self._places(now_s),
+            incarnation_of=self._incarnation_of,
             now_s=now_s,
         )
         self._write_down()
+        at = self._copies.at(slot)
         return {
             "guard": self._address(self._copies.of(slot).guard),
             "recorded": int(record["number"]) if is_recorded else None,
@@ -114,13 +115,23 @@ class CopyLinks:
                 [of, generation, self._may_rely(slot, int(of), str(generation), now_s)]
                 for of, generation in said["relied_on"]
             ],
-            "kept": self._copies.kept_by(slot),
-            "hosted": [self._hosted(one) for one in self._copies.hosted_by(slot)],
+            "kept": [*at.guarded, *at.copies],
+            "hosted": [self._hosted(of) for of in at.hosted],
         }
 
-    def _hosted(self, one: Mapping[str, Any]) -> dict[str, Any]:
-        uids = self._uids_of(int(one["slot"]))
-        return {**one, "uids": None if uids is None else [uids.start, uids.stop]}
+    def _incarnation_of(self, slot: int) -> str | None:
+        shard = self._shards.get(slot)
+        return None if shard is None else shard.incarnation
+
+    def _hosted(self, slot: int) -> dict[str, Any]:
+        """With which a process begins to serve a slot."""
+        known, uids = self._copies.of(slot), self._uids_of(slot)
+        return {
+            "slot": slot,
+            "lineage": known.lineage,
+            "epoch": known.epoch + 1,
+            "uids": None if uids is None else [uids.start, uids.stop],
+        }
 
     def _may_rely(self, guard: int, slot: int, generation: str, now_s: float) -> bool:
         incarnation = self._shards[guard].incarnation
@@ -201,8 +212,20 @@ class CopyLinks:
             heard[slot] = max(heard_s, self._claimed_s.get(slot, heard_s))
         return heard
 
+    def hand_over(self, slot: int) -> bool:
+        """The shard does not come back: whether its guard takes its place."""
+        now_s = time.monotonic()
+        is_taken = self._copies.hand_over(slot, self._places(now_s), now_s)
+        if is_taken:
+            self.look_again(now_s)
+            self._write_down()
+        return is_taken
+
+    def is_of(self, slot: int, lineage: str) -> bool:
+        """Whether an owner's processes may serve the slot."""
+        return self._copies.is_of(slot, lineage)
+
     def _write_down(self) -> None:
-        changed, self._copies.changed = self._copies.changed, set()
-        for slot in changed:
+        for slot in self._copies.take_changed():
             known = self._copies.slots.get(slot)
             self._journal.copies(slot, None if known is None else known.to_plain())
