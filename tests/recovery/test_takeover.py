@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import transferqueue as tq
-from tests.recovery.test_replicas import MIB, wait_for_both
+from tests.recovery.test_replicas import MIB, lose, wait_for_both
 from tests.waiting import wait_until
 from transferqueue.errors import RowsLost, SlotTakenOver
 from transferqueue.net.sync_channel import run_blocking
@@ -119,3 +119,29 @@ def test_shards_that_joined_leave_and_their_rows_stay() -> None:
             leaving = late._ops.upkeep.lose_shard(slot, owner=joined._lineage)
             assert not run_blocking(leaving), "who was its owner has no say any more"
             assert late.get(late.put({"y": torch.ones(4)}, handle=handle))["y"].sum() == 4
+
+
+def test_a_guard_that_stands_still_holds_puts_up_for_so_long_and_catches_up() -> None:
+    with (
+        tq.serve(shards=2, budget_bytes=16 * MIB, replicas=2, guard_silence_s=1.0) as service,
+        tq.connect(service.address) as client,
+    ):
+        wait_for_both(client)
+        handle = rows_on(client, (0,))[0]
+        pid = service.pids["shard-1"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            began_s = time.monotonic()
+            for name in "abcde":
+                handle = client.put({name: torch.ones(4)}, handle=handle)
+            assert 0.4 < time.monotonic() - began_s < 4.0, "once, and not each of them"
+            status = client.status()
+            assert status["shards_away"] == [1]
+            (home,) = status["shards"]
+            assert home["copies"]["is_complete"] is False
+            assert home["copies"]["phase"] == "one copy"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_for_both(client)
+        lose(service, client, 0)
+        assert client.get_columns(handle, fields=["e"])["e"].sum() == 4
