@@ -174,6 +174,22 @@ def test_gets_go_to_the_guard_while_a_shard_is_away_and_puts_wait_for_it(
     assert client.get(handle, fields=["z"])["z"].tolist() == [0.0] * 4
 
 
+def test_copies_stay_as_they_are_when_the_coordinator_is_restarted(
+    service: tq.Service, client: tq.Client
+) -> None:
+    wait_for_both(client)
+    client.put({"x": torch.zeros(4, 50_000)})
+    pid = service.pids["coordinator"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: service.pids["coordinator"] != pid, timeout_s=20)
+    until_s = time.monotonic() + 1.5  # each shard has told it more than once
+    while time.monotonic() < until_s:
+        copies = [shard["copies"] for shard in client.status()["shards"]]
+        assert all(each["is_complete"] and each["copied_bytes"] == 0 for each in copies)
+    handle = client.put({"x": torch.zeros(4, 50_000)})
+    assert client.get(handle)["x"].shape == (4, 50_000)
+
+
 def test_a_partition_whose_rows_can_be_made_again_has_one_copy_of_them(
     service: tq.Service, client: tq.Client
 ) -> None:

@@ -138,11 +138,14 @@ class CopyLinks:
         return self._copies.rely_on(slot, generation, incarnation, now_s)
 
     def _address(self, guard: int | None) -> dict[str, Any] | None:
-        shard = None if guard is None else self._shards.get(guard)
-        if shard is None:
+        """Without endpoints while the guard has not come."""
+        if guard is None:
             return None
+        shard = self._shards.get(guard)
+        if shard is None:
+            return {"slot": guard, "endpoints": []}
         boot_id = shard.facts["boot_id"]
-        return {"slot": shard.slot, "endpoints": shard.endpoints, "boot_id": boot_id}
+        return {"slot": guard, "endpoints": shard.endpoints, "boot_id": boot_id}
 
     def _where(self, request: Request) -> Reply:
         """Body: ``slot``, ``lineage``. A home that has lost its rows asks where they are."""
