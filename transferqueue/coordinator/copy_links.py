@@ -26,6 +26,10 @@ HERE_S = 5.0
 
 LOOK_EVERY_S = 1.0
 
+PAUSED_S = 5.0
+"""A coordinator that has not looked for so long stood still itself, as all of a host may that is
+suspended: nobody was heard of meanwhile, and nobody is missed for it."""
+
 
 class CopyLinks:
     """``shards``: those that have come, by slot; ``num_shards``: those that were started with the
@@ -53,7 +57,8 @@ class CopyLinks:
         self._journal = journal
         self._lose = lose
         self._on_changed = on_changed
-        self._started_s = time.monotonic()
+        self._started_s = self._awake_s = time.monotonic()
+        """``_awake_s``: since when shards are heard of."""
         self._look_s = self._started_s
         self._known: frozenset[int] = frozenset()
         self._claimed_s: dict[int, float] = {}
@@ -169,6 +174,8 @@ class CopyLinks:
     def tick(self, now_s: float) -> None:
         if now_s < self._look_s:
             return
+        if now_s - self._look_s > PAUSED_S:
+            self._awake_s = now_s
         self._look_s = now_s + LOOK_EVERY_S
         places = self._places(now_s)
         due = self._copies.due(self._heard_s(), places, now_s)
@@ -211,7 +218,7 @@ class CopyLinks:
         heard = {}
         for slot in self._slots():
             shard = self._shards.get(slot)
-            heard_s = self._started_s if shard is None else shard.heard_s
+            heard_s = self._awake_s if shard is None else max(self._awake_s, shard.heard_s)
             heard[slot] = max(heard_s, self._claimed_s.get(slot, heard_s))
         return heard
 
