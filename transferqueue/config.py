@@ -201,8 +201,9 @@ class ServiceConfig:
     copy_bytes_per_s: float = 512 * MIB
     """At which a copy that was lost is made again, by each shard in the background."""
     takeover_s: float | None = None
-    """How long a shard may be away until its guard takes its place, for good; without a second copy
-    its rows are given up (``RowsLost``). ``None``: with ``replicas=2`` a minute, else for ever."""
+    """How long a shard may be away until its guard takes its place, for good, with as much memory
+    again as its budget; without a second copy its rows are given up (``RowsLost``). ``None``: with
+    ``replicas=2`` a minute, else for ever."""
     guard_silence_s: float = 5.0
     """How long puts wait for a second copy whose process lives and says nothing; then they go on
     with one, which ``status`` shows, and the other is made again when it is back."""
