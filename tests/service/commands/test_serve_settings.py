@@ -60,6 +60,7 @@ def test_every_flag_arrives_as_its_argument(tmp_path: Path) -> None:
         *("--spill-dir", "/s", "--spill-mib", "8", "--spill-high", "0.8", "--spill-low", "0.5"),
         *("--host", "127.0.0.1", "--no-encryption", "--read-key", "all", "--prefault"),
         *("--read-key", "some=train,val", "--replicas", "2", "--copy-mib-per-s", "2"),
+        *("--takeover-s", "30", "--guard-silence-s", "2.5"),
         *("--no-restart", "--sampler", "m:C", "--start-timeout-s", "5", "--restore", "/r"),
     )
     assert given == {
@@ -87,6 +88,8 @@ def test_every_flag_arrives_as_its_argument(tmp_path: Path) -> None:
         "prefault": True,
         "replicas": 2,
         "copy_bytes_per_s": 2 << 20,
+        "takeover_s": 30.0,
+        "guard_silence_s": 2.5,
         "restart": False,
         "samplers": ("m:C",),
         "start_timeout_s": 5.0,
