@@ -109,7 +109,7 @@ class PlacedPut(PartPut):
         self._memory = memory
         self._endpoint = endpoint
 
-    def fill(self, answer: Message) -> Flow | None:
+    def fill(self, answer: Message, timeout_s: float) -> Flow | None:
         """Copy each column to where the shard has reserved space for it in its memory. Returns the
         writes for the others, if there are any."""
         columns = list(self.rows.columns.values())
@@ -117,12 +117,12 @@ class PlacedPut(PartPut):
         if "addresses" in answer.body:
             addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"]).tolist()
         placed = list(zip(addresses, columns, strict=True))
-        self._place([(at, c) for at, c in placed if c.num_bytes and at != BY_WRITE])
+        self._place([(at, c) for at, c in placed if c.num_bytes and at != BY_WRITE], timeout_s)
         others = [column for at, column in placed if at == BY_WRITE]
         return ChunkedColumns(others, self._endpoint).flow(answer) if others else None
 
     @abstractmethod
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]]) -> None:
+    def _place(self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float) -> None:
         """Copy columns to their addresses."""
 
 
@@ -137,7 +137,7 @@ class MappedPut(PlacedPut):
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
         return {"payload": None, "writer": self._memory.process_for(self.rows.slot)}
 
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]]) -> None:
+    def _place(self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float) -> None:
         of_side: dict[DeviceSide, list[tuple[int, DeviceRows]]] = {}
         for address, column in columns:
             if isinstance(column, DeviceRows):
@@ -145,14 +145,16 @@ class MappedPut(PlacedPut):
             else:
                 column.copy_to(self._memory.writable(self.rows.slot, address, column.num_bytes))
         for side, there in of_side.items():
-            self._place_from(side, there)
+            self._place_from(side, there, timeout_s)
 
-    def _place_from(self, side: DeviceSide, columns: Sequence[tuple[int, DeviceRows]]) -> None:
+    def _place_from(
+        self, side: DeviceSide, columns: Sequence[tuple[int, DeviceRows]], timeout_s: float
+    ) -> None:
         ranges = [(address, column.num_bytes) for address, column in columns]
         locked = side.locked(self._shard, ranges)
         if locked is not None:
             self.late = side
-            side.place(locked, columns)
+            side.place(locked, columns, timeout_s)
             return
         for address, column in columns:
             column.copy_to(self._memory.writable(self.rows.slot, address, column.num_bytes))
@@ -176,9 +178,9 @@ class DevicePut(PlacedPut):
             "writer": {**self._memory.process, "arena": self._access.token},
         }
 
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]]) -> None:
+    def _place(self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float) -> None:
         assert self.late is not None
-        self.late.fill(self._access, columns)
+        self.late.fill(self._access, columns, timeout_s)
 
 
 class StreamedPut(PartPut):
@@ -215,8 +217,9 @@ class StreamedPut(PartPut):
                 yield at + low, block.data
             at += column.num_bytes
 
-    def fill(self, answer: Message) -> Flow:
+    def fill(self, answer: Message, timeout_s: float) -> Flow:
         """The writes that fill what the shard has reserved."""
+        del timeout_s  # nothing is waited for here
         return self._columns.flow(answer)
 
 

@@ -190,7 +190,7 @@ class Put:
         flows = []
         for part, answer in zip(self._parts, answers, strict=True):
             if isinstance(part, PlacedPut | StreamedPut) and not part.by_window:
-                flow = part.fill(answer)
+                flow = part.fill(answer, self._deadline.last_step_s())
                 flows += [] if flow is None else [flow]
         if flows:
             await self._caller.flow(flows, timeout_s=self._deadline.last_step_s())
