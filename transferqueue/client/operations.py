@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transferqueue.config import ClientConfig
     from transferqueue.handle import BatchHandle
     from transferqueue.net.calls import Channel
+    from transferqueue.tracing.base import CallSpans
     from transferqueue.wire.columns import ObjectPolicy
 
 
@@ -50,6 +51,7 @@ class Operations:
             memory,
             windows=self.windows,
             progress=Progress() if config.progress else None,
+            spans=_spans() if config.tracing else None,
         )
         self.data = DataOperations(caller, config, objects)
         self.control = ControlOperations(caller, config)
@@ -88,3 +90,9 @@ class Operations:
         self.data.devices.close()
         self.windows.close()
         self._memory.close()
+
+
+def _spans() -> CallSpans:
+    from transferqueue.tracing.otel import OtelCallSpans
+
+    return OtelCallSpans()

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from transferqueue.client.placement import Part
     from transferqueue.client.progress import Progress
     from transferqueue.client.windows import ClientWindows, Move
+    from transferqueue.tracing.base import CallSpans
     from transferqueue.wire.format import Buffer, Message
 
 _IPC = "ipc://"
@@ -266,6 +267,9 @@ async def open_session(
         raise Malformed(f"{address} answered hello with something else: {error!r}") from error
 
 
+_NOTHING = contextlib.nullcontext()
+
+
 class Caller:
     """Sends calls to the coordinator and to shards by slot, with deadlines."""
 
@@ -276,8 +280,11 @@ class Caller:
         memory: LocalMemory,
         windows: ClientWindows,
         progress: Progress | None = None,
+        spans: CallSpans | None = None,
     ) -> None:
-        """``progress``: shows what takes long; ``None``: nothing is shown."""
+        """``progress``: shows what takes long; ``None``: nothing is shown. ``spans``: notes what is
+        asked of whom; ``None``: nothing is noted."""
+        self._spans = spans
         self.windows = windows
         self._channel = channel
         self._progress = progress
@@ -335,14 +342,28 @@ class Caller:
         """As `shards`, failures among the answers."""
         if parks:
             calls = [call.with_timeout(timeout_s) for call in calls]
+        if self._spans is None or not calls:
+            return await self._ask(calls, timeout_s + GRACE_S * parks)
+        with self._spans.of(f"ask {calls[0].op}", peers=len(calls), endpoint=calls[0].endpoint):
+            return await self._ask(self._spans.carried(calls), timeout_s + GRACE_S * parks)
+
+    async def _ask(self, calls: Sequence[Call], timeout_s: float) -> list[Outcome]:
         with EndsAlong(calls, self.memory.returns) as along:
-            along.outcomes = await self._channel.exchange(
-                along.calls, timeout_s=timeout_s + GRACE_S * parks
-            )
+            along.outcomes = await self._channel.exchange(along.calls, timeout_s=timeout_s)
         return along.outcomes
 
+    def spanning(self, name: str, **attributes: Any) -> AbstractContextManager[None]:
+        """What the block asks for is one thing, where anybody looks."""
+        return _NOTHING if self._spans is None else self._spans.of(name, **attributes)
+
     async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
-        """Many calls to each of some shards: see `Channel.flow`."""
+        """Many calls to each of some shards: see `Channel.flow`. One span for all of them: a
+        server opens none for a chunk."""
+        num_chunks = sum(flow.num_calls for flow in flows)
+        with self.spanning("move", chunks=num_chunks, peers=len(flows)):
+            await self._flow(flows, timeout_s=timeout_s)
+
+    async def _flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
         if self._progress is None:
             await self._channel.flow(flows, timeout_s=timeout_s)
             return

@@ -61,6 +61,7 @@ def test_every_flag_arrives_as_its_argument(tmp_path: Path) -> None:
         *("--host", "127.0.0.1", "--no-encryption", "--read-key", "all", "--prefault"),
         *("--read-key", "some=train,val", "--replicas", "2", "--copy-mib-per-s", "2"),
         *("--no-restart", "--sampler", "m:C", "--start-timeout-s", "5", "--restore", "/r"),
+        *("--tracing", "chrome:/t"),
     )
     assert given == {
         "shards": 3,
@@ -89,6 +90,7 @@ def test_every_flag_arrives_as_its_argument(tmp_path: Path) -> None:
         "copy_bytes_per_s": 2 << 20,
         "restart": False,
         "samplers": ("m:C",),
+        "tracing": "chrome:/t",
         "start_timeout_s": 5.0,
         "restore": "/r",
     }

@@ -51,6 +51,7 @@ FLAGS: Mapping[str, str] = {
     "copy_bytes_per_s": "--copy-mib-per-s",
     "restart": "--no-restart",
     "samplers": "--sampler",
+    "tracing": "--tracing",
     "start_timeout_s": "--start-timeout-s",
     "restore": "--restore",
 }
