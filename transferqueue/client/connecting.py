@@ -60,11 +60,10 @@ def connect(
     all calls of the client. ``objects="pickle"`` lets object columns hold any Python object, on
     both ends; only among peers that trust one another. ``transport``: a `Transport`, to force a
     way, or the name of a transport of your own that large bytes must take. ``progress``: whether
-    puts and gets over a network that take long, and checkpoints, show a bar; ``None``: in a
-    notebook. ``tracing``: whether calls make OpenTelemetry spans (extra ``otel``), by the provider
-    that this process has set. ``device``: where gets land, e.g. ``"cuda:0"``; default: memory of
-    the host. ``required``: the worst way, a `Rung` such as ``"same-gpu"``, by which bytes may come
-    there.
+    puts, gets and checkpoints that take long show a bar; ``None``: in a notebook. ``tracing``:
+    whether calls make OpenTelemetry spans (extra ``otel``), by the provider that this process has
+    set. ``device``: where gets land, e.g. ``"cuda:0"``; default: memory of the host. ``required``:
+    the worst way, a `Rung` such as ``"same-gpu"``, by which bytes may come there.
 
     Raises ``NoService`` without an address, ``ConfigError`` for one that cannot be (``NoKey`` for
     a TCP address without a key; ``DeviceMissing``, ``RungRefused``), and ``ServiceUnreachable``

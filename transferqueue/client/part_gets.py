@@ -22,6 +22,7 @@ from transferqueue.wire.get import GetAnswer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from transferqueue.client.counted_copies import Moved
     from transferqueue.client.device_access import DeviceAccess
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.lease_returns import Lease
@@ -151,8 +152,14 @@ class PartGet:
     def is_streamed(self) -> bool:
         return self._stream_id is not None
 
-    def got(self, field: str) -> GotPart:
-        """The part of a column, without payload where that is streamed."""
+    @property
+    def num_mapped(self) -> int:
+        """Bytes that are read from memory of this host."""
+        return 0 if self._lease is None else int(self._answer.ranges[1].sum())
+
+    def got(self, field: str, moved: Moved | None = None) -> GotPart:
+        """The part of a column, without payload where that is streamed. ``moved`` hears of bytes
+        that are copied here."""
         part, column = self._part, self.columns[field]
         payload, lent = None, None
         if column.sent is not None:
@@ -162,7 +169,7 @@ class PartGet:
             lent = LentRanges(access=self._loan[1], starts=starts, sizes=sizes)
         elif column.mapped is not None and self._lease is not None:
             starts, sizes = self._answer.ranges[:, column.mapped]
-            payload = self._memory.read(self._lease, starts, sizes)
+            payload = self._memory.read(self._lease, starts, sizes, moved)
         return GotPart(
             rows=part.rows, num_rows=part.num_rows, column=column, payload=payload, lent=lent
         )
@@ -189,6 +196,7 @@ class PartGet:
             transport=self._transport,
             ticket=bytes(self._ticket),
             is_write=False,
+            num_bytes=sum(map(len, targets)),
             pieces=[
                 (end - len(target), target.data)
                 for end, target in zip(ends, targets, strict=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.client.assembly import rows_of
+from transferqueue.client.counted_copies import STEP_BYTES
 from transferqueue.client.windows import Move
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from transferqueue.client.assembly import ColumnRows
     from transferqueue.client.batch import Batch
+    from transferqueue.client.counted_copies import Moved
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.client.placement import Part
@@ -105,7 +107,7 @@ class PlacedPut(PartPut):
         self._memory = memory
         self._endpoint = endpoint
 
-    def fill(self, answer: Message) -> Flow | None:
+    def fill(self, answer: Message, moved: Moved | None = None) -> Flow | None:
         """Copy each column to where the shard has reserved space for it in its memory. Returns the
         writes for the others, if there are any."""
         columns = list(self.rows.columns.values())
@@ -113,13 +115,13 @@ class PlacedPut(PartPut):
         if "addresses" in answer.body:
             addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"]).tolist()
         placed = list(zip(addresses, columns, strict=True))
-        self._place([(at, c) for at, c in placed if c.num_bytes and at != BY_WRITE])
+        self._place([(at, c) for at, c in placed if c.num_bytes and at != BY_WRITE], moved)
         others = [column for at, column in placed if at == BY_WRITE]
         return ChunkedColumns(others, self._endpoint).flow(answer) if others else None
 
     @abstractmethod
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]]) -> None:
-        """Copy columns to their addresses."""
+    def _place(self, columns: Sequence[tuple[int, ColumnRows]], moved: Moved | None) -> None:
+        """Copy columns to their addresses. ``moved`` hears how far that is."""
 
 
 class MappedPut(PlacedPut):
@@ -128,9 +130,16 @@ class MappedPut(PlacedPut):
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
         return {"payload": None, "writer": self._memory.process_for(self.rows.slot)}
 
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]]) -> None:
+    def _place(self, columns: Sequence[tuple[int, ColumnRows]], moved: Moved | None) -> None:
         for address, column in columns:
-            column.copy_to(self._memory.writable(self.rows.slot, address, column.num_bytes))
+            place = self._memory.writable(self.rows.slot, address, column.num_bytes)
+            if moved is None:
+                column.copy_to(place)
+                continue
+            for low in range(0, len(place), STEP_BYTES):
+                step = place[low : low + STEP_BYTES]
+                column.copy_to(step, low)
+                moved(len(step))
 
 
 class DevicePut(PlacedPut):
@@ -151,8 +160,10 @@ class DevicePut(PlacedPut):
             "writer": {**self._memory.process, "arena": self._access.token},
         }
 
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]]) -> None:
+    def _place(self, columns: Sequence[tuple[int, ColumnRows]], moved: Moved | None) -> None:
         self.side.fill(self._access, columns)
+        if moved is not None:
+            moved(sum(column.num_bytes for _, column in columns))
 
 
 class StreamedPut(PartPut):
@@ -178,6 +189,7 @@ class StreamedPut(PartPut):
             transport=self.transport,
             ticket=bytes(ticket),
             is_write=True,
+            num_bytes=self.rows.num_bytes,
             pieces=self._pieces(),
         )
 

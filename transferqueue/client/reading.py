@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from transferqueue.client.assembly import GotPart
     from transferqueue.client.borrowed import Borrowed
+    from transferqueue.client.counted_copies import Moved
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.session import Caller
     from transferqueue.net.calls import Call
@@ -222,11 +223,17 @@ class Get:
         )
 
     def _join(self, parts: Sequence[PartGet]) -> dict[str, JoinedColumn | DeviceColumn]:
+        with self._caller.counting("get", sum(part.num_mapped for part in parts)) as moved:
+            return self._joined(parts, moved)
+
+    def _joined(
+        self, parts: Sequence[PartGet], moved: Moved | None
+    ) -> dict[str, JoinedColumn | DeviceColumn]:
         joined: dict[str, JoinedColumn | DeviceColumn] = {}
         for field in (*self._fields, *self._optional):
             having = [part for part in parts if field in part.columns]
             if having:
-                got = [part.got(field) for part in having]
+                got = [part.got(field, moved) for part in having]
                 joined[field] = column = self._column(field, got)
                 for number, part in enumerate(having):
                     if got[number].payload is None:

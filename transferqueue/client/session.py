@@ -35,9 +35,10 @@ from transferqueue.net.calls import GRACE_S, Call, Channel, Flow, Outcome, raise
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from transferqueue.client.counted_copies import Moved
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.client.placement import Part
     from transferqueue.client.progress import Progress
@@ -375,16 +376,35 @@ class Caller:
         if not moves:
             return []
         shards = [self.session.shard(move.slot) for move in moves]
-        return await self._channel.apart(
-            [
-                partial(self.windows.carry_out, shard, move, timeout_s)
-                for shard, move in zip(shards, moves, strict=True)
-            ]
-        )
+        label = "put" if moves[0].is_write else "get"
+        with self.counting(label, sum(move.num_bytes for move in moves)) as moved:
+            return await self._channel.apart(
+                [
+                    partial(self.windows.carry_out, shard, move, timeout_s, moved)
+                    for shard, move in zip(shards, moves, strict=True)
+                ]
+            )
 
-    def showing(self, label: str) -> AbstractContextManager[None]:
-        """That something goes on, until the block ends."""
-        return contextlib.nullcontext() if self._progress is None else self._progress.waiting(label)
+    def counting(self, label: str, total: int) -> AbstractContextManager[Moved | None]:
+        """What is to be told of bytes that have moved, if anybody wants to see it."""
+        if self._progress is None or not total:
+            return contextlib.nullcontext()
+        return self._progress.counting(label, total)
+
+    @property
+    def shows_progress(self) -> bool:
+        return self._progress is not None
+
+    def showing(
+        self, label: str, total: int = 0, look: Callable[[], int] | None = None
+    ) -> AbstractContextManager[None]:
+        """That something goes on, until the block ends; ``look`` says how many of ``total`` bytes
+        of it are done."""
+        if self._progress is None:
+            return contextlib.nullcontext()
+        if look is None or not total:
+            return self._progress.waiting(label)
+        return self._progress.watching(label, total, look)
 
     async def tell(self, calls: Sequence[Call]) -> None:
         """Send calls without waiting for the answers."""
