@@ -62,6 +62,16 @@ if TYPE_CHECKING:
 @click.option(
     "--copy-mib-per-s", type=float, help="At which a lost copy is made again (default: 512)."
 )
+@click.option(
+    "--takeover-s",
+    type=float,
+    help="How long a lost shard may be away before its rows are served from their second copies.",
+)
+@click.option(
+    "--guard-silence-s",
+    type=float,
+    help="After what silence of the second copy changes go on with one (default: 5).",
+)
 @click.option("--prefault", is_flag=True, help="Take all memory at the start, in the background.")
 @click.option(
     "--sampler", "samplers", multiple=True, metavar="MODULE:CLASS", help="An own sampler's class."

@@ -49,6 +49,8 @@ FLAGS: Mapping[str, str] = {
     "prefault": "--prefault",
     "replicas": "--replicas",
     "copy_bytes_per_s": "--copy-mib-per-s",
+    "takeover_s": "--takeover-s",
+    "guard_silence_s": "--guard-silence-s",
     "restart": "--no-restart",
     "samplers": "--sampler",
     "tracing": "--tracing",
