@@ -27,9 +27,9 @@ from transferqueue.wire.arrays import ArrayWriter
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from transferqueue.client.caller import Caller
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.reading import Column
-    from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
     from transferqueue.wire.columns import ObjectPolicy
 

@@ -20,7 +20,7 @@ from transferqueue.wire.format import Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from transferqueue.client.session import Caller
+    from transferqueue.client.caller import Caller
     from transferqueue.config import ClientConfig
 
 

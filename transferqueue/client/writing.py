@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transferqueue.client.batch import Batch
-    from transferqueue.client.session import Caller
+    from transferqueue.client.caller import Caller
     from transferqueue.net.calls import Flow
     from transferqueue.wire.format import Message
 

@@ -294,6 +294,7 @@ class ShardServer(Served):
                 "arena": self._backend.client_access(),
                 "device": self._backend.device_access(),
                 "transports": self._windows.facts,
+                "files": self._backend.files(),
                 "backends": self._store.choice.names,
                 "draining": False,
                 "node": self._node,
