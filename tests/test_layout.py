@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import controller
 import transferqueue as tq
+import workers
 from transferqueue.client.async_client import AsyncClient
 from transferqueue.client.sync_client import Client
 
@@ -81,8 +83,9 @@ def test_pickle_is_in_one_module() -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(tq.__all__) == list(tq.__all__)
-    assert all(hasattr(tq, name) for name in tq.__all__)
+    for package in (tq, workers, controller):
+        assert sorted(package.__all__) == list(package.__all__)
+        assert all(hasattr(package, name) for name in package.__all__)
     fixed = {"serve", "connect", "connect_async", "tag", "samplers", "BatchHandle", "FieldSpec"}
     assert fixed <= set(tq.__all__)
 

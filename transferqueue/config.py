@@ -1,29 +1,20 @@
-"""Settings, as frozen values that are checked once and passed down.
-
-Environment variables are read in this file and nowhere else.
-"""
+"""Settings, as frozen values that are checked once and passed down."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.environment import default_arena_dir
 from transferqueue.errors import ConfigError
 from transferqueue.replication.settings import CopySettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-ADDRESS_VARIABLE = "TRANSFERQUEUE_ADDRESS"
-KEY_FILE_VARIABLE = "TRANSFERQUEUE_KEY_FILE"
-RUNTIME_DIR_VARIABLE = "TRANSFERQUEUE_RUNTIME_DIR"
-ARENA_DIR_VARIABLE = "TRANSFERQUEUE_ARENA_DIR"
 
 MAX_SHARDS = 1 << 15
 """A uid has 16 bits for the shard slot, of which the sign bit stays clear."""
@@ -41,30 +32,6 @@ _BACKEND_NAME = re.compile(r"[A-Za-z0-9_-]{1,24}")
 
 SPILL_NAME = "spill"
 """The backend that slabs move to when memory is full. Nothing is put there."""
-
-
-def address_from_environment() -> str | None:
-    """The service address in ``$TRANSFERQUEUE_ADDRESS``, if set."""
-    return os.environ.get(ADDRESS_VARIABLE) or None
-
-
-def key_file_from_environment() -> Path | None:
-    """The client key file in ``$TRANSFERQUEUE_KEY_FILE``, if set."""
-    value = os.environ.get(KEY_FILE_VARIABLE)
-    return Path(value) if value else None
-
-
-def runtime_root() -> Path:
-    """The folder that holds one 0700 folder a running service of this user."""
-    configured = os.environ.get(RUNTIME_DIR_VARIABLE)
-    if configured:
-        return Path(configured)
-    return Path(tempfile.gettempdir()) / f"transferqueue-{os.getuid()}"
-
-
-def default_arena_dir() -> str:
-    """``$TRANSFERQUEUE_ARENA_DIR``, else ``/dev/shm``."""
-    return os.environ.get(ARENA_DIR_VARIABLE) or "/dev/shm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +182,10 @@ class ServiceConfig:
     """``module:Class`` of own samplers that claims may ask for. The coordinator imports them when
     it starts; those under the entry point ``transferqueue.samplers`` need not be named. One that
     takes longer than a second to choose fails its claim, except with ``in_process``."""
+    tracing: str | None = None
+    """OpenTelemetry spans of requests that carry a trace (extra ``otel``): ``"module:function"``,
+    which each process calls with its name and which returns a ``TracerProvider``, or
+    ``"chrome:FILE"``, a file for ui.perfetto.dev that all processes of a host write to."""
     start_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -234,6 +205,7 @@ class ServiceConfig:
         self._check_others()
         self._check_transports()
         self.spill()
+        self._check_tracing()
         if self.in_process and self.host is not None:
             raise ConfigError(
                 f"in_process=True serves this process alone, and host={self.host!r} others; leave "
@@ -275,6 +247,12 @@ class ServiceConfig:
             raise ConfigError(
                 f"backends: {self.backend!r} is the default one's name; give the other another "
                 f"name and backend={self.backend!r}"
+            )
+
+    def _check_tracing(self) -> None:
+        if self.tracing is not None and not self.tracing.partition(":")[2]:
+            raise ConfigError(
+                f"tracing takes 'module:function' or 'chrome:FILE', got {self.tracing!r}"
             )
 
     def _check_transports(self) -> None:
@@ -412,6 +390,8 @@ class ClientConfig:
     window: str | None = None
     """A transport of the ``transferqueue.transports`` entry points by which large bytes must come
     and go; ``None``: the best that there is, with ``transport`` ``AUTO``."""
+    tracing: bool = False
+    """Whether calls make spans, and send them along, by the provider that the process has set."""
     progress: bool = False
     """Whether long puts, gets and checkpoints show a bar."""
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transferqueue.backends.base import BackendConfig
-from transferqueue.backends.disk import BLOCK_BYTES, DiskBackend
+from transferqueue.backends.checked_file import BLOCK_BYTES
+from transferqueue.backends.disk import DiskBackend
 from transferqueue.backends.holes import emptied_pages
 from transferqueue.backends.page_sums import PageSums, sums_of
 from transferqueue.errors import ArenaTooSmall, BytesDamaged, ConfigError, ServiceFailed

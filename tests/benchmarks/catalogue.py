@@ -18,6 +18,7 @@ from tests.benchmarks.workloads.memory import Memory
 from tests.benchmarks.workloads.one_sample import OneSample
 from tests.benchmarks.workloads.parts import OneField, RandomRows
 from tests.benchmarks.workloads.same_host import SameHost
+from tests.benchmarks.workloads.service_backends import ServiceBackends
 from tests.benchmarks.workloads.start_up import StartUp
 
 if TYPE_CHECKING:
@@ -47,4 +48,5 @@ WORKLOADS: tuple[Workload, ...] = (
     Recovery(),
     Checkpoint(),
     Backends(),
+    ServiceBackends(),
 )

@@ -34,6 +34,7 @@ COLUMNS = (
     "raw ZMQ",
     "ZMQ + CURVE",
     "raw socket",
+    "raw store",
     "memory",
     "disk",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import transferqueue as tq
-from transferqueue.client import progress
+from transferqueue.client import counted_copies, part_puts, progress
 from transferqueue.client.progress import AFTER_S, Progress, is_notebook
 from transferqueue.net.calls import Flow
 from transferqueue.wire import ops
@@ -83,12 +84,58 @@ def test_puts_and_gets_over_a_socket_are_counted(
         client.get_columns(handle)
         assert [label for label, _ in drawn.made] == ["put", "get"]
         assert max(drawn.shown) == 8 << 20
+        held_bytes = sum(shard["used_bytes"] for shard in client.status()["shards"])
         client.checkpoint(tmp_path)
-        assert drawn.made[-1][1] is None
+        assert drawn.made[-1] == ("checkpoint", held_bytes)
         made = list(drawn.made)
         quiet.get_columns(quiet.put(columns))
         assert drawn.made == made
     assert drawn.num_closed == len(drawn.made)
+
+
+def test_puts_and_gets_over_mapped_memory_are_counted_where_they_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = Drawn()
+    monkeypatch.setattr(progress, "AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "RichBar", drawn)
+    for module in (counted_copies, part_puts):
+        monkeypatch.setattr(module, "STEP_BYTES", 1 << 20)
+    x = np.random.default_rng(0).integers(0, 256, (64, 64 << 10), np.uint8)
+    with (
+        tq.serve(budget_bytes=64 << 20) as service,
+        tq.connect(service.address, progress=True) as client,
+    ):
+        handle = client.put({"x": x, "ragged": [f"{i}" * i for i in range(64)]})
+        assert drawn.made == [("put", max(drawn.shown))]
+        assert len(drawn.shown) >= 4
+        assert max(drawn.shown) >= x.nbytes
+        drawn.shown.clear()
+        order = np.random.default_rng(1).permutation(64)
+        got = client.get_columns(handle[order])
+        assert (got["x"] == x[order]).all()
+        assert drawn.made[1:] == [("get", x.nbytes)]
+        assert drawn.shown == [n << 20 for n in (1, 2, 3, 4)]
+        whole = client.get_columns(handle)
+        assert (whole["x"] == x).all()
+        assert len(drawn.made) == 2, "a view copies nothing, so nothing is shown"
+        scattered = client.put({"y": x[order]}, handle=handle[order])
+        assert (client.get_columns(scattered, fields=["y"])["y"] == x[order]).all()
+    assert drawn.num_closed == len(drawn.made)
+
+
+def test_a_bar_is_told_how_far_others_are_until_they_are_done() -> None:
+    drawn, looked = Drawn(), threading.Event()
+
+    def look() -> int:
+        looked.set()
+        return 700
+
+    with Progress(drawn).watching("checkpoint", 500, look):
+        assert looked.wait(5)
+    assert drawn.made == [("checkpoint", 500)]
+    assert set(drawn.shown) <= {500}
+    assert drawn.num_closed == 1
 
 
 def test_a_notebook_is_known_by_its_shell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import transferqueue as tq
-from transferqueue.client.session import Caller
+from transferqueue.client.caller import Caller
 from transferqueue.errors import PutCut, ServiceUnreachable
 from transferqueue.wire import ops
 

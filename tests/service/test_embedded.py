@@ -16,7 +16,7 @@ import torch
 
 import transferqueue as tq
 from transferqueue import errors
-from transferqueue.config import runtime_root
+from transferqueue.environment import runtime_root
 from transferqueue.net.keys import ServiceKeys
 
 ROOT = Path(__file__).resolve().parents[2]

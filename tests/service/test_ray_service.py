@@ -20,7 +20,7 @@ import transferqueue as tq
 from tests.recovery.test_replicas import arena_files, wait_for_both
 from tests.waiting import wait_until
 from tests.workers.stage_workers import Critic, Plain
-from transferqueue.config import runtime_root
+from transferqueue.environment import runtime_root
 from transferqueue.errors import ConfigError, RowsGone, RowsLost
 from transferqueue.service.cli import main
 from workers import RayWorkerGroup, ResourcePool

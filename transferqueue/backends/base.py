@@ -245,6 +245,12 @@ class Backend(Closing):
         """Plain values by which a client on this host reaches the bytes; ``None`` if it cannot."""
         return None
 
+    def file_access(self) -> dict[str, Any] | None:
+        """Plain values by which a process of this host reads sealed bytes from a file itself, and
+        checks them: see `checked_file`. An address is then an offset in the file. ``None``: it
+        cannot. Ranges that a lease holds are not freed meanwhile."""
+        return None
+
     @property
     def slots(self) -> SlotTable | None:
         """Who was lent what of device memory; ``None`` of a backend that is on no device."""

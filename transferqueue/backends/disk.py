@@ -3,8 +3,9 @@
 The ``shm`` backend with ``arena_dir=`` on a disk maps the same files into every client: fast, and
 right as long as the disk is. What differs here:
 
-* every byte that is read was read through the shard and compared with the checksum of its page: a
-  disk that flips, loses or cuts off bytes is a `BytesDamaged` for that get, never a wrong value;
+* every byte that is read, by the shard or by a client of its host that opens the file itself, is
+  compared with the checksum of its page: a disk that flips, loses or cuts off bytes is a
+  `BytesDamaged` for that get, never a wrong value;
 * room is taken from the file system when it is reserved, to the page, and given back when the last
   byte of a page is freed. A full disk is an ordinary "no space now": puts wait;
 * a failure of the device is an error for one request, where a mapping would end in SIGBUS;
@@ -22,19 +23,20 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from transferqueue.backends.allocating import AllocatingBackend
 from transferqueue.backends.base import BackendConfig, Capabilities
+from transferqueue.backends.checked_file import CheckedFile, file_access
 from transferqueue.backends.copying import as_bytes
 from transferqueue.backends.disk_file import NO_ROOM, DiskFile
 from transferqueue.backends.gather import merge_runs
 from transferqueue.backends.holes import emptied_pages
 from transferqueue.backends.owned_arena import OwnedArena
 from transferqueue.backends.page_sums import PageSums
-from transferqueue.errors import BytesDamaged, ConfigError, ServiceFailed
+from transferqueue.errors import ConfigError, ServiceFailed
 from transferqueue.shard.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -44,9 +46,6 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
     Bytes = NDArray[np.uint8]
-
-BLOCK_BYTES = 256 << 10
-"""Read and checked at once: so what is checked is still in the cache of the core that read it."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +72,7 @@ class DiskBackend(AllocatingBackend):
         self._path = arena.address.segment_path(0)
         self._file = DiskFile(self._path)
         self._sums = PageSums(arena.path_of("sums"), self.capacity_bytes // PAGE_BYTES)
+        self._checked = CheckedFile(self._file, self._sums, self._path)
         self._staged: dict[int, Bytes] = {}
         self._is_full = False  # the disk was, when last asked for room
 
@@ -162,7 +162,7 @@ class DiskBackend(AllocatingBackend):
                     self._sums.forget(last - 1, last)
                 for page in self._sums.unknown(first, last):
                     block = np.empty(PAGE_BYTES, np.uint8).data
-                    self._fill(page, block)
+                    self._checked.fill(page, block)
                     self._sums.note(page, block)
                 self._sums.save(first, last)
             if self._sync is Sync.SEAL:
@@ -182,42 +182,12 @@ class DiskBackend(AllocatingBackend):
 
     def read_into(self, address: int, out: memoryview) -> None:
         self._check(address, out.nbytes)
-        target, done = as_bytes(out), 0
-        while done < len(target):
-            skip = (address + done) % PAGE_BYTES
-            first, left = (address + done) // PAGE_BYTES, len(target) - done
-            size = min(BLOCK_BYTES, left) // PAGE_BYTES * PAGE_BYTES
-            if skip or not size:  # part of a page
-                size = min(PAGE_BYTES - skip, left)
-                page = np.empty(PAGE_BYTES, np.uint8)
-                self._read_pages(first, page.data)
-                target[done : done + size] = page[skip : skip + size]
-            else:
-                self._read_pages(first, target[done : done + size].data)
-            done += size
+        self._checked.read_into(address, out)
 
     def readable(self, address: int, nbytes: int) -> memoryview:
         out = np.empty(nbytes, np.uint8)
         self.read_into(address, out.data)
         return out.data.toreadonly()
-
-    def _read_pages(self, first: int, pages: memoryview) -> None:
-        """Fill it with whole pages from ``first`` on, checked."""
-        self._fill(first, pages)
-        wrong = self._sums.first_wrong(first, pages)
-        if wrong is not None:
-            self._damaged(wrong, "these are not the bytes that were written")
-
-    def _fill(self, first: int, pages: memoryview) -> None:
-        try:
-            got = self._file.read(first * PAGE_BYTES, pages)
-        except OSError as error:
-            self._damaged(first, str(error))
-        if got < pages.nbytes:
-            self._damaged(first + got // PAGE_BYTES, "the file ends before them")
-
-    def _damaged(self, page: int, why: str) -> NoReturn:
-        raise BytesDamaged(self._path, page * PAGE_BYTES, why)
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:
@@ -227,6 +197,9 @@ class DiskBackend(AllocatingBackend):
             raise ServiceFailed(self._path, f"cannot be {what}: {error}") from error
 
     # -- the rest -------------------------------------------------------------------------------
+
+    def file_access(self) -> dict[str, Any]:
+        return file_access(self._path, self._arena.path_of("sums"))
 
     @property
     def journal_path(self) -> str:

@@ -22,8 +22,10 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class DiskFile:
     """Reads and writes at offsets. Every failure is an ``OSError``."""
 
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    def __init__(self, path: str, *, read_only: bool = False) -> None:
+        """``read_only``: it is another process's, and there."""
+        access = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
+        self._fd = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._punches = True
 
     @property

@@ -16,7 +16,7 @@ from transferqueue.backends.owned_arena import OwnedArena
 from transferqueue.backends.segments import SegmentFiles
 from transferqueue.backends.shm import SEGMENT_BYTES
 from transferqueue.closing import Closing
-from transferqueue.config import default_arena_dir
+from transferqueue.environment import default_arena_dir
 
 if TYPE_CHECKING:
     import numpy as np

@@ -57,9 +57,7 @@ class PageSums:
 
     def first_wrong(self, first: int, pages: memoryview) -> int | None:
         """The first page that is not what was noted."""
-        sums = sums_of(pages)
-        wrong = np.flatnonzero(self._sums[first : first + len(sums)] != sums)
-        return first + int(wrong[0]) if len(wrong) else None
+        return first_different(self._sums[first : first + pages.nbytes // PAGE_BYTES], first, pages)
 
     def save(self, first: int, last: int) -> None:
         """Leave the sums of these pages for a successor."""
@@ -72,6 +70,12 @@ class PageSums:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def first_different(expected: np.ndarray, first: int, pages: memoryview) -> int | None:
+    """The first of these pages, which begin with page ``first``, whose sum is another one."""
+    wrong = np.flatnonzero(expected != sums_of(pages))
+    return first + int(wrong[0]) if len(wrong) else None
 
 
 def sums_of(pages: memoryview) -> np.ndarray:

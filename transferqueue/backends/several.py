@@ -267,6 +267,19 @@ class SeveralBackends(Backend):
     def client_access(self) -> dict[str, Any] | None:
         return self._all[0].client_access()
 
+    def files(self) -> dict[str, dict[str, Any]]:
+        """`file_access` of those that have one, by number as text."""
+        found = {str(n): one.file_access() for n, one in enumerate(self._all)}
+        return {number: access for number, access in found.items() if access is not None}
+
+    def in_one_file(self, addresses: Int64s) -> int | None:
+        """The number of the backend in whose file all these ranges begin, if there is one."""
+        numbers = addresses >> ADDRESS_BITS
+        if not len(numbers) or not (numbers == numbers[0]).all():
+            return None
+        number = int(numbers[0])
+        return None if self._all[number].file_access() is None else number
+
     @property
     def slots(self) -> SlotTable | None:
         return self._all[0].slots

@@ -18,7 +18,7 @@ from transferqueue.backends.huge_pages import has_huge_pages
 from transferqueue.backends.mapping import Access, ArenaMapping
 from transferqueue.backends.owned_arena import OwnedArena
 from transferqueue.backends.segments import Prefault, SegmentFiles
-from transferqueue.config import default_arena_dir
+from transferqueue.environment import default_arena_dir
 from transferqueue.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -167,6 +167,18 @@ def delete_leftovers(path: str) -> None:
         os.unlink(os.path.join(path, f"{manifests.NAME}.new"))
 
 
+def files_of_cuts(path: str) -> dict[str, int]:
+    """How large the files of all cuts are now; none where the folder cannot be seen from here."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for cut in _cuts(path):
+            for name in os.listdir(cut):
+                file = os.path.join(cut, name)
+                with contextlib.suppress(OSError):  # it was renamed, or the cut is gone
+                    found[file] = os.stat(file).st_size
+    return found
+
+
 def _cuts(path: str) -> Iterator[str]:
     with os.scandir(path) as entries:
         for entry in list(entries):

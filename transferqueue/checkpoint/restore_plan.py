@@ -12,7 +12,7 @@ from transferqueue.checkpoint.folder import begin_life, read_manifest
 from transferqueue.checkpoint.lives import Life
 from transferqueue.checkpoint.manifest import Manifest, SavedFile, SavedShard
 from transferqueue.checkpoint.placement import place
-from transferqueue.config import runtime_root
+from transferqueue.environment import runtime_root
 from transferqueue.errors import CheckpointTooLarge
 from transferqueue.homes import END, Homes, UidRange
 

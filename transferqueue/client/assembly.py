@@ -80,8 +80,8 @@ class ColumnRows(ABC):
         return (self.cut(offset, nbytes) for offset, nbytes in pieces)
 
     @abstractmethod
-    def copy_to(self, out: np.ndarray) -> None:
-        """All of the bytes to memory of the host."""
+    def copy_to(self, out: np.ndarray, offset: int = 0) -> None:
+        """The bytes from ``offset`` on, as many as ``out`` takes, to memory of the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +94,11 @@ class HostRows(ColumnRows):
         """A view where the bytes follow one another, else a copy."""
         return gather(self.source, *self.runs.cut(offset, nbytes))
 
-    def copy_to(self, out: np.ndarray) -> None:
+    def copy_to(self, out: np.ndarray, offset: int = 0) -> None:
         """The one copy of a put: from the caller's memory to its place in the arena."""
         starts, sizes = self.runs.starts, self.runs.sizes
+        if len(out) != self.num_bytes:
+            starts, sizes = self.runs.cut(offset, len(out))
         if len(starts) == 1:
             first = int(starts[0])
             copy_into(out, self.source[first : first + len(out)])

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from tensordict import TensorDict
 
+    from transferqueue.client.caller import Caller
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.part_gets import PartGet
-    from transferqueue.client.session import Caller
 
 FAREWELL_S = 5.0
 """How long shards have to say that what they lent was there to the end."""

@@ -11,10 +11,9 @@ from transferqueue.client.operations import Operations
 from transferqueue.client.progress import is_notebook
 from transferqueue.client.session import open_session
 from transferqueue.client.sync_client import Client
-from transferqueue.config import (
+from transferqueue.config import ClientConfig, Transport
+from transferqueue.environment import (
     ADDRESS_VARIABLE,
-    ClientConfig,
-    Transport,
     address_from_environment,
     key_file_from_environment,
 )
@@ -47,6 +46,7 @@ def connect(
     objects: str = "plain",
     transport: str = "auto",
     progress: bool | None = None,
+    tracing: bool = False,
     device: str | None = None,
     required: str | None = None,
 ) -> Client:
@@ -60,9 +60,10 @@ def connect(
     all calls of the client. ``objects="pickle"`` lets object columns hold any Python object, on
     both ends; only among peers that trust one another. ``transport``: a `Transport`, to force a
     way, or the name of a transport of your own that large bytes must take. ``progress``: whether
-    puts and gets over a network that take long, and checkpoints, show a bar; ``None``: in a
-    notebook. ``device``: where gets land, e.g. ``"cuda:0"``; default: memory of the host.
-    ``required``: the worst way, a `Rung` such as ``"same-gpu"``, by which bytes may come there.
+    puts, gets and checkpoints that take long show a bar; ``None``: in a notebook. ``tracing``:
+    whether calls make OpenTelemetry spans (extra ``otel``), by the provider that this process has
+    set. ``device``: where gets land, e.g. ``"cuda:0"``; default: memory of the host. ``required``:
+    the worst way, a `Rung` such as ``"same-gpu"``, by which bytes may come there.
 
     Raises ``NoService`` without an address, ``ConfigError`` for one that cannot be (``NoKey`` for
     a TCP address without a key; ``DeviceMissing``, ``RungRefused``), and ``ServiceUnreachable``
@@ -70,7 +71,9 @@ def connect(
     key).
     """
     address, keys = _locate(address, keys)
-    config = _config(timeout_s, transport, progress, device=device, required=required)
+    config = _config(
+        timeout_s, transport, progress, tracing=tracing, device=device, required=required
+    )
     policy = _choice(ObjectPolicy, "objects", objects)
     channels = SyncChannelPool(keys)
     try:
@@ -102,6 +105,7 @@ async def connect_async(
     objects: str = "plain",
     transport: str = "auto",
     progress: bool | None = None,
+    tracing: bool = False,
     device: str | None = None,
     required: str | None = None,
 ) -> AsyncClient:
@@ -112,7 +116,9 @@ async def connect_async(
     from transferqueue.net.async_channel import AsyncChannel
 
     address, keys = _locate(address, keys)
-    config = _config(timeout_s, transport, progress, device=device, required=required)
+    config = _config(
+        timeout_s, transport, progress, tracing=tracing, device=device, required=required
+    )
     policy = _choice(ObjectPolicy, "objects", objects)
     channel = AsyncChannel(keys)
     try:
@@ -139,6 +145,7 @@ def _config(
     transport: str,
     progress: bool | None,  # noqa: FBT001
     *,
+    tracing: bool,
     device: str | None,
     required: str | None,
 ) -> ClientConfig:
@@ -148,6 +155,7 @@ def _config(
         transport=Transport.AUTO if is_window else _choice(Transport, "transport", transport),
         window=transport if is_window else None,
         progress=is_notebook() if progress is None else progress,
+        tracing=tracing,
         device=device,
         required=required,
     )

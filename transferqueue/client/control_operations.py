@@ -27,7 +27,7 @@ from transferqueue.wire.tags import read_tags, write_tags
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from transferqueue.client.session import Caller
+    from transferqueue.client.caller import Caller
     from transferqueue.config import ClientConfig
     from transferqueue.coordinator.predicate import Predicate
     from transferqueue.coordinator.samplers import Sampler

@@ -27,9 +27,9 @@ from transferqueue.wire.arrays import ArrayWriter
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from transferqueue.client.caller import Caller
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.reading import Column
-    from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
     from transferqueue.wire.columns import ObjectPolicy
 
@@ -84,7 +84,14 @@ class DataOperations:
             split_bytes=self._session.split_bytes(self._config.split_bytes),
             map_from_bytes=self._config.map_from_bytes,
         )
-        uids = await put.run()
+        with self._caller.spanning(
+            "put",
+            partition=partition,
+            rows=batch.num_rows,
+            fields=len(batch.columns),
+            bytes=batch.nbytes,
+        ):
+            uids = await put.run()
         for name, column in batch.columns.items():
             self.traffic.count_put(name, batch.num_rows, column.num_bytes)
         return target if handle is not None else _with_uids(target, uids)
@@ -155,7 +162,10 @@ class DataOperations:
             side=side,
             borrowed=borrowed,
         )
-        got: Mapping[str, Column] = await get.run() if len(handle) else _no_rows(handle, wanted)
+        with self._caller.spanning(
+            "get", partition=handle.partition, rows=len(handle), fields=len(stored)
+        ):
+            got: Mapping[str, Column] = await get.run() if len(handle) else _no_rows(handle, wanted)
         for name, column in got.items():
             self.traffic.count_get(name, len(handle), len(column.payload))
         visible = {name: got[stored[name]] for name in stored if stored[name] in got}

@@ -79,8 +79,8 @@ class DeviceRows(ColumnRows):
         """The device copies ahead of who takes them."""
         return self.side.pieces_out(self.source, [self.ranges(*piece) for piece in pieces])
 
-    def copy_to(self, out: np.ndarray) -> None:
-        self.side.copy_out(self.source, self.ranges(0, self.num_bytes), out)
+    def copy_to(self, out: np.ndarray, offset: int = 0) -> None:
+        self.side.copy_out(self.source, self.ranges(offset, len(out)), out)
 
     def ranges(self, offset: int, nbytes: int) -> Ranges:
         """Where part of the bytes is in the tensor: offsets and sizes, in order."""

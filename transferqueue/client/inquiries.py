@@ -22,8 +22,8 @@ from transferqueue.wire.tags import read_tags
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from transferqueue.client.caller import Caller
     from transferqueue.client.device_sides import DeviceSides
-    from transferqueue.client.session import Caller
     from transferqueue.config import ClientConfig
 
 STORED_S = 2.0

@@ -15,12 +15,14 @@ from transferqueue.backends.arena_address import ArenaAddress, boot_id
 from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.gather import gather
 from transferqueue.backends.shm_reader import VIEW_FROM_BYTES, ShmReader
+from transferqueue.client.counted_copies import copied_counting
 from transferqueue.client.lease_returns import LeaseReturns, this_process
 from transferqueue.errors import Malformed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from transferqueue.client.counted_copies import Moved
     from transferqueue.client.lease_returns import Lease
     from transferqueue.net.keys import ClientKeys
 
@@ -89,8 +91,11 @@ class LocalMemory:
         """The lease that a shard gave, to be held by what is read under it."""
         return self.returns.lease(self._readers[slot], endpoint, lease_id)
 
-    def read(self, lease: Lease, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Bytes of ranges, in order, the caller's own to edit. uint8[sum(sizes)].
+    def read(
+        self, lease: Lease, starts: np.ndarray, sizes: np.ndarray, moved: Moved | None = None
+    ) -> np.ndarray:
+        """Bytes of ranges, in order, the caller's own to edit. uint8[sum(sizes)]. ``moved`` hears
+        of those that are copied.
 
         One large range is a copy-on-write view that holds the lease; anything else is a copy.
         """
@@ -100,12 +105,16 @@ class LocalMemory:
                 viewed, view = reader.view(int(starts[0]), int(sizes[0]), keep=lease)
                 lease.held.views.append(view)
                 return viewed
-        return self._copy(reader, starts, sizes)
+        return self._copy(reader, starts, sizes, moved)
 
-    def _copy(self, reader: ShmReader, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    def _copy(
+        self, reader: ShmReader, starts: np.ndarray, sizes: np.ndarray, moved: Moved | None
+    ) -> np.ndarray:
         if len(starts) == 0:
             return np.empty(0, dtype=np.uint8)
         low, high = int(starts.min()), int((starts + sizes).max())
+        if moved is not None:
+            return copied_counting(reader.readable(low, high), starts - low, sizes, moved)
         copied = gather(reader.readable(low, high), starts - low, sizes)
         return copied.copy() if len(starts) == 1 else copied
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.client.caller import Caller
 from transferqueue.client.control_operations import ControlOperations
 from transferqueue.client.data_operations import DataOperations
+from transferqueue.client.file_reads import FileReads
 from transferqueue.client.inquiries import Inquiries
 from transferqueue.client.progress import Progress
-from transferqueue.client.session import Caller, Session
 from transferqueue.client.upkeep_operations import UpkeepOperations
 from transferqueue.client.weight_operations import WeightOperations
 from transferqueue.client.windows import ClientWindows
@@ -20,9 +21,11 @@ from transferqueue.config import Transport
 
 if TYPE_CHECKING:
     from transferqueue.client.local_memory import LocalMemory
+    from transferqueue.client.session import Session
     from transferqueue.config import ClientConfig
     from transferqueue.handle import BatchHandle
     from transferqueue.net.calls import Channel
+    from transferqueue.tracing.base import CallSpans
     from transferqueue.wire.columns import ObjectPolicy
 
 
@@ -41,6 +44,8 @@ class Operations:
         self._session = session
         self._config = config
         self._objects = objects
+        may_go_round = config.transport is Transport.AUTO and config.window is None
+        self._files = FileReads(is_on=may_go_round)
         self.windows = ClientWindows(
             is_on=config.transport is Transport.AUTO, required=config.window
         )
@@ -49,7 +54,9 @@ class Operations:
             session,
             memory,
             windows=self.windows,
+            files=self._files,
             progress=Progress() if config.progress else None,
+            spans=_spans() if config.tracing else None,
         )
         self.data = DataOperations(caller, config, objects)
         self.control = ControlOperations(caller, config)
@@ -87,4 +94,11 @@ class Operations:
         """Map nothing new; tensors that were got stay valid."""
         self.data.devices.close()
         self.windows.close()
+        self._files.close()
         self._memory.close()
+
+
+def _spans() -> CallSpans:
+    from transferqueue.tracing.otel import OtelCallSpans
+
+    return OtelCallSpans()

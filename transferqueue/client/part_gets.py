@@ -9,6 +9,7 @@ import numpy as np
 
 from transferqueue.client.assembly import GotPart
 from transferqueue.client.device_copies import LentRanges
+from transferqueue.client.file_reads import FileColumn
 from transferqueue.client.lease_returns import release
 from transferqueue.client.silent_shards import PROBE_SILENCE_S, SILENCE_S
 from transferqueue.client.windows import Move
@@ -23,11 +24,12 @@ from transferqueue.wire.get import GetAnswer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from transferqueue.client.caller import Caller
+    from transferqueue.client.counted_copies import Moved
     from transferqueue.client.device_access import DeviceAccess
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.lease_returns import Lease
     from transferqueue.client.placement import Part
-    from transferqueue.client.session import Caller
     from transferqueue.wire.format import Buffer, Message
     from transferqueue.wire.get import GotColumn
 
@@ -65,6 +67,8 @@ class PartGet:
         self._stream_id: int | None = None
         self._transport: str | None = None
         self._ticket: bytes | None = None
+        self._files: Mapping[str, Any] | None = None
+        self._read: frozenset[str] = frozenset()
 
     def call(
         self,
@@ -98,6 +102,8 @@ class PartGet:
             body |= {} if self._transport is None else {"window": self._transport}
         shard = self._caller.session.shard(slot, num_rows=part.num_rows, of_rows=len(uids))
         self._endpoint = shard.endpoint
+        if not self._at_guard and self._caller.files.reach(shard):
+            body["files"] = True
         return self._call(ops.GET, body, arrays.frames)
 
     def _call(self, op: str, body: dict[str, Any], frames: Sequence[Buffer] = ()) -> Call:
@@ -126,7 +132,8 @@ class PartGet:
 
     def take(self, answer: Message) -> None:
         """Take the answer. From here on what it lent is this object's to give back."""
-        self._answer = GetAnswer.read(answer.body, ArrayReader(answer.frames))
+        self._arrays = ArrayReader(answer.frames)
+        self._answer = GetAnswer.read(answer.body, self._arrays)
         self.columns = self._answer.columns
         lease_id = answer.body["lease_id"]
         # The shard decides: what is not in its memory comes in chunks to those who map it, too.
@@ -138,6 +145,7 @@ class PartGet:
         elif lease_id is not None:
             self._stream_id = int(lease_id)
             self._ticket = answer.body.get("window")
+            self._files = answer.body.get("files")
             self._caller.windows.refuse_unless_opened(self._transport, self._ticket)
 
     def note_answer(self) -> None:
@@ -153,8 +161,14 @@ class PartGet:
     def is_streamed(self) -> bool:
         return self._stream_id is not None
 
-    def got(self, field: str) -> GotPart:
-        """The part of a column, without payload where that is streamed."""
+    @property
+    def num_mapped(self) -> int:
+        """Bytes that are read from memory of this host."""
+        return 0 if self._lease is None else int(self._answer.ranges[1].sum())
+
+    def got(self, field: str, moved: Moved | None = None) -> GotPart:
+        """The part of a column, without payload where that is streamed. ``moved`` hears of bytes
+        that are copied here."""
         part, column = self._part, self.columns[field]
         payload, lent = None, None
         if column.sent is not None:
@@ -166,7 +180,7 @@ class PartGet:
             starts, sizes = self._answer.ranges[:, column.mapped]
             lent = self._locked(column, starts, sizes)
             if lent is None:
-                payload = self._memory.read(self._lease, starts, sizes)
+                payload = self._memory.read(self._lease, starts, sizes, moved)
         return GotPart(
             rows=part.rows, num_rows=part.num_rows, column=column, payload=payload, lent=lent
         )
@@ -203,6 +217,7 @@ class PartGet:
             transport=self._transport,
             ticket=bytes(self._ticket),
             is_write=False,
+            num_bytes=sum(map(len, targets)),
             pieces=[
                 (end - len(target), target.data)
                 for end, target in zip(ends, targets, strict=True)
@@ -210,10 +225,37 @@ class PartGet:
             ],
         )
 
-    def flow(self) -> Flow:
-        """The reads that fill the targets."""
+    def in_files(self) -> list[FileColumn]:
+        """The columns that lie in files which this process can read."""
+        if self._files is None:
+            return []
+        ranges = self._arrays.get(self._files["ranges"])
+        found, at = [], 0
+        for field, (number, num_ranges) in self._files["columns"].items():
+            starts, sizes = ranges[:, at : at + num_ranges]
+            at += num_ranges
+            access = self._files["access"][str(number)]
+            target = self.targets[field]
+            found.append(FileColumn(access=access, starts=starts, sizes=sizes, target=target))
+        return found
+
+    def were_read(self) -> None:
+        """What lies in files is in its targets."""
+        assert self._files is not None
+        self._read = frozenset(self._files["columns"])
+
+    def flow(self) -> Flow | None:
+        """The reads that fill the targets; those of chunks that are needed alone."""
         targets = [self.targets[field] for field in self.columns]
         grid = ChunkGrid([len(target) for target in targets])
+        left = {at for at, field in enumerate(self.columns) if field not in self._read}
+        chunks = [
+            chunk
+            for chunk in range(grid.num_chunks)
+            if not self._read or any(piece.column in left for piece in grid.pieces(chunk))
+        ]
+        if not chunks:
+            return None
 
         def take(call: Call, answer: Message) -> None:
             for piece, block in deal(answer.frames, grid.pieces(call.body["chunk"])):
@@ -223,14 +265,14 @@ class PartGet:
         return Flow(
             endpoint=self._endpoint,
             op=ops.READ,
-            calls=self._reads(grid.num_chunks),
-            num_calls=grid.num_chunks,
+            calls=self._reads(chunks),
+            num_calls=len(chunks),
             window=WINDOW_CHUNKS,
             take=take,
         )
 
-    def _reads(self, num_chunks: int) -> Iterator[Call]:
-        for chunk in range(num_chunks):
+    def _reads(self, chunks: Sequence[int]) -> Iterator[Call]:
+        for chunk in chunks:
             yield self._call(ops.READ, {"lease_id": self._stream_id, "chunk": chunk})
 
     def done(self) -> Call:

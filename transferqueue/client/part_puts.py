@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.client.assembly import rows_of
+from transferqueue.client.counted_copies import STEP_BYTES
 from transferqueue.client.device_puts import DeviceRows
 from transferqueue.client.windows import Move
 from transferqueue.net.calls import Call, Flow
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from transferqueue.client.assembly import ColumnRows
     from transferqueue.client.batch import Batch
+    from transferqueue.client.counted_copies import Moved
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.client.placement import Part
@@ -109,7 +111,7 @@ class PlacedPut(PartPut):
         self._memory = memory
         self._endpoint = endpoint
 
-    def fill(self, answer: Message, timeout_s: float) -> Flow | None:
+    def fill(self, answer: Message, timeout_s: float, moved: Moved | None = None) -> Flow | None:
         """Copy each column to where the shard has reserved space for it in its memory. Returns the
         writes for the others, if there are any."""
         columns = list(self.rows.columns.values())
@@ -117,13 +119,16 @@ class PlacedPut(PartPut):
         if "addresses" in answer.body:
             addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"]).tolist()
         placed = list(zip(addresses, columns, strict=True))
-        self._place([(at, c) for at, c in placed if c.num_bytes and at != BY_WRITE], timeout_s)
+        there = [(at, c) for at, c in placed if c.num_bytes and at != BY_WRITE]
+        self._place(there, timeout_s, moved)
         others = [column for at, column in placed if at == BY_WRITE]
         return ChunkedColumns(others, self._endpoint).flow(answer) if others else None
 
     @abstractmethod
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float) -> None:
-        """Copy columns to their addresses."""
+    def _place(
+        self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float, moved: Moved | None
+    ) -> None:
+        """Copy columns to their addresses. ``moved`` hears how far that is."""
 
 
 class MappedPut(PlacedPut):
@@ -137,27 +142,45 @@ class MappedPut(PlacedPut):
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
         return {"payload": None, "writer": self._memory.process_for(self.rows.slot)}
 
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float) -> None:
+    def _place(
+        self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float, moved: Moved | None
+    ) -> None:
         of_side: dict[DeviceSide, list[tuple[int, DeviceRows]]] = {}
         for address, column in columns:
             if isinstance(column, DeviceRows):
                 of_side.setdefault(column.side, []).append((address, column))
             else:
-                column.copy_to(self._memory.writable(self.rows.slot, address, column.num_bytes))
+                self._copy(column, address, moved)
         for side, there in of_side.items():
-            self._place_from(side, there, timeout_s)
+            self._place_from(side, there, timeout_s, moved)
+
+    def _copy(self, column: ColumnRows, address: int, moved: Moved | None) -> None:
+        place = self._memory.writable(self.rows.slot, address, column.num_bytes)
+        if moved is None:
+            column.copy_to(place)
+            return
+        for low in range(0, len(place), STEP_BYTES):
+            step = place[low : low + STEP_BYTES]
+            column.copy_to(step, low)
+            moved(len(step))
 
     def _place_from(
-        self, side: DeviceSide, columns: Sequence[tuple[int, DeviceRows]], timeout_s: float
+        self,
+        side: DeviceSide,
+        columns: Sequence[tuple[int, DeviceRows]],
+        timeout_s: float,
+        moved: Moved | None,
     ) -> None:
         ranges = [(address, column.num_bytes) for address, column in columns]
         locked = side.locked(self._shard, ranges)
-        if locked is not None:
-            self.late = side
-            side.place(locked, columns, timeout_s)
+        if locked is None:
+            for address, column in columns:
+                self._copy(column, address, moved)
             return
-        for address, column in columns:
-            column.copy_to(self._memory.writable(self.rows.slot, address, column.num_bytes))
+        self.late = side
+        side.place(locked, columns, timeout_s)
+        if moved is not None:
+            moved(sum(nbytes for _, nbytes in ranges))
 
 
 class DevicePut(PlacedPut):
@@ -178,9 +201,13 @@ class DevicePut(PlacedPut):
             "writer": {**self._memory.process, "arena": self._access.token},
         }
 
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float) -> None:
+    def _place(
+        self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float, moved: Moved | None
+    ) -> None:
         assert self.late is not None
         self.late.fill(self._access, columns, timeout_s)
+        if moved is not None:
+            moved(sum(column.num_bytes for _, column in columns))
 
 
 class StreamedPut(PartPut):
@@ -206,6 +233,7 @@ class StreamedPut(PartPut):
             transport=self.transport,
             ticket=bytes(ticket),
             is_write=True,
+            num_bytes=self.rows.num_bytes,
             pieces=self._pieces(),
         )
 
@@ -217,9 +245,8 @@ class StreamedPut(PartPut):
                 yield at + low, block.data
             at += column.num_bytes
 
-    def fill(self, answer: Message, timeout_s: float) -> Flow:
+    def fill(self, answer: Message) -> Flow:
         """The writes that fill what the shard has reserved."""
-        del timeout_s  # nothing is waited for here
         return self._columns.flow(answer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 AFTER_S = 0.5
 """What is over sooner shows nothing."""
 
+LOOK_EVERY_S = 0.2
+
 _WORDS = {ops.WRITE: "put", ops.READ: "get"}
 
 
@@ -34,8 +37,8 @@ class Bar(Protocol):
 
 
 class Progress:
-    """Counts what moves in chunks, and has a bar made when it takes long. What is copied from and
-    to memory of this host takes no time worth a bar."""
+    """Counts what moves, in chunks or from and to memory of this host, and has a bar made when it
+    takes long. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -51,25 +54,48 @@ class Progress:
         """The same flows, counted until the block ends."""
         total = sum(flow.num_calls for flow in flows) * CHUNK_BYTES
         label = " and ".join(dict.fromkeys(_WORDS.get(flow.op, flow.op) for flow in flows))
-        begun_s, moved, bar = self._clock(), 0, None
+        with self.counting(label, total) as moved:
+            yield [replace(flow, take=_counted(flow.take, moved)) for flow in flows]
 
-        def count(take: Callable[[Call, Message], None]) -> Callable[[Call, Message], None]:
-            def counting(call: Call, answer: Message) -> None:
-                nonlocal moved, bar
-                take(call, answer)
-                moved += CHUNK_BYTES
+    @contextmanager
+    def counting(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
+        """What is to be told of bytes that have moved, of ``total``, until the block ends."""
+        begun_s, num_moved, bar = self._clock(), 0, None
+        lock = threading.Lock()
+
+        def moved(num_bytes: int) -> None:
+            nonlocal num_moved, bar
+            with lock:
+                num_moved += num_bytes
                 if bar is None and self._clock() - begun_s >= AFTER_S:
                     bar = self._make_bar(label, total)
                 if bar is not None:
-                    bar.show(moved)
-
-            return counting
+                    bar.show(num_moved)
 
         try:
-            yield [replace(flow, take=count(flow.take)) for flow in flows]
+            yield moved
         finally:
             if bar is not None:
                 bar.close()
+
+    @contextmanager
+    def watching(self, label: str, total: int, look: Callable[[], int]) -> Iterator[None]:
+        """For something that others do: ``look`` says how many of its bytes are done, at any time,
+        on a thread."""
+        bar, is_over = self._make_bar(label, total), threading.Event()
+
+        def watch() -> None:
+            while not is_over.wait(LOOK_EVERY_S):
+                bar.show(min(total, look()))
+
+        watcher = threading.Thread(target=watch, name="transferqueue-progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            watcher.join()
+            bar.close()
 
     @contextmanager
     def waiting(self, label: str) -> Iterator[None]:
@@ -79,6 +105,16 @@ class Progress:
             yield
         finally:
             bar.close()
+
+
+def _counted(
+    take: Callable[[Call, Message], None], moved: Callable[[int], None]
+) -> Callable[[Call, Message], None]:
+    def taking(call: Call, answer: Message) -> None:
+        take(call, answer)
+        moved(CHUNK_BYTES)
+
+    return taking
 
 
 class RichBar:

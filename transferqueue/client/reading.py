@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from transferqueue.client.assembly import GotPart
     from transferqueue.client.borrowed import Borrowed
+    from transferqueue.client.caller import Caller
+    from transferqueue.client.counted_copies import Moved
     from transferqueue.client.device_side import DeviceSide
-    from transferqueue.client.session import Caller
     from transferqueue.net.calls import Call
     from transferqueue.wire.columns import ObjectPolicy
 
@@ -224,11 +225,17 @@ class Get:
         )
 
     def _join(self, parts: Sequence[PartGet]) -> dict[str, JoinedColumn | DeviceColumn]:
+        with self._caller.counting("get", sum(part.num_mapped for part in parts)) as moved:
+            return self._joined(parts, moved)
+
+    def _joined(
+        self, parts: Sequence[PartGet], moved: Moved | None
+    ) -> dict[str, JoinedColumn | DeviceColumn]:
         joined: dict[str, JoinedColumn | DeviceColumn] = {}
         for field in (*self._fields, *self._optional):
             having = [part for part in parts if field in part.columns]
             if having:
-                got = [part.got(field) for part in having]
+                got = [part.got(field, moved) for part in having]
                 joined[field] = column = self._column(field, got)
                 for number, part in enumerate(having):
                     if got[number].payload is None:
@@ -254,12 +261,17 @@ class Get:
         streamed = [part for part in parts if part.is_streamed]
         if not streamed:
             return
+        in_files = [(part, columns) for part in streamed if (columns := part.in_files())]
+        read = await self._caller.from_files([columns for _, columns in in_files])
+        for (part, _), is_read in zip(in_files, read, strict=True):
+            if is_read:
+                part.were_read()
         moves = [(part, move) for part in streamed if (move := part.move()) is not None]
         through = await self._caller.through_windows(
             [move for _, move in moves], timeout_s=self._deadline.last_step_s()
         )
         done = [part for (part, _), is_done in zip(moves, through, strict=True) if is_done]
-        flows = [part.flow() for part in streamed if part not in done]
+        flows = [flow for p in streamed if p not in done and (flow := p.flow()) is not None]
         if flows:
             await self._caller.flow(flows, timeout_s=self._deadline.last_step_s())
         calls = [part.done() for part in streamed]

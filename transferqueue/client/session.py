@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import secrets
 import socket
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import ArenaAddress, boot_id
 from transferqueue.client.device_access import DeviceAccess
-from transferqueue.client.ends_along import EndsAlong
 from transferqueue.client.local_memory import why_not_watched, why_out_of_reach
 from transferqueue.client.silent_shards import SilentShards
 from transferqueue.config import Transport
 from transferqueue.errors import (
     ConfigError,
-    DeadlineExceeded,
     InvalidInput,
     Malformed,
     NoService,
@@ -31,24 +27,15 @@ from transferqueue.errors import (
 )
 from transferqueue.handle import BatchHandle
 from transferqueue.homes import Homes
-from transferqueue.net.calls import GRACE_S, Call, Channel, Flow, Outcome, raise_first
+from transferqueue.net.calls import Call, Channel, raise_first
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Mapping, Sequence
 
-    from transferqueue.client.local_memory import LocalMemory
-    from transferqueue.client.placement import Part
-    from transferqueue.client.progress import Progress
-    from transferqueue.client.windows import ClientWindows, Move
-    from transferqueue.wire.format import Buffer, Message
 
 _IPC = "ipc://"
 INPROC = "inproc://"
-
-LOOK_AGAIN_S = 5.0
-"""How long the coordinator, which has just answered, has to say what became of its shards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +59,8 @@ class ShardAddress:
     """Why it could not tell whether this process still looks at memory that was lent to it."""
     transports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Ways beside the socket for large bytes: what the shard says of its end of each, by name."""
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Those of its backends that a process of its host can read itself, by number."""
     guard: int | None = None
     """The slot whose shard has a second copy of its rows, if one does."""
 
@@ -94,11 +83,6 @@ def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Tra
             "tq.serve(host=...), or connect with transport='auto'"
         )
     raise NoService([f"{endpoint} (not on this host)" for endpoint in endpoints])
-
-
-CHECK_S = 1.0
-"""How long the coordinator has to say whether a shard that was silent for a whole deadline is to
-come back."""
 
 
 def _name_of_this_client() -> str:
@@ -243,6 +227,7 @@ def _shard_address(
         device=None if device is None else DeviceAccess.from_plain(device),
         why_not_watched=why_not_watched(shard),
         transports=shard.get("transports") or {},
+        files=shard.get("files") or {},
         guard=shard.get("guard"),
     )
 
@@ -264,113 +249,3 @@ async def open_session(
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise Malformed(f"{address} answered hello with something else: {error!r}") from error
-
-
-class Caller:
-    """Sends calls to the coordinator and to shards by slot, with deadlines."""
-
-    def __init__(
-        self,
-        channel: Channel,
-        session: Session,
-        memory: LocalMemory,
-        windows: ClientWindows,
-        progress: Progress | None = None,
-    ) -> None:
-        """``progress``: shows what takes long; ``None``: nothing is shown."""
-        self.windows = windows
-        self._channel = channel
-        self._progress = progress
-        self.session = session
-        self.memory = memory
-
-    async def coordinator(
-        self,
-        op: str,
-        body: Mapping[str, Any],
-        *,
-        frames: Sequence[Buffer] = (),
-        timeout_s: float,
-        parks: bool = False,
-    ) -> Message:
-        """One call to the coordinator. ``parks``: it keeps the deadline itself and answers late."""
-        call = Call(endpoint=self.session.coordinator, op=op, body=body, frames=frames)
-        answer = (await self._exchange([call], timeout_s=timeout_s, parks=parks))[0]
-        if op == ops.HELLO:
-            return answer
-        epoch = answer.body.pop(ops.SHARDS_EPOCH, self.session.shards_epoch)
-        if epoch != self.session.shards_epoch:
-            # What was asked is answered; if this is not, the next answer tells of it again.
-            with contextlib.suppress(DeadlineExceeded):
-                await self.look_again(timeout_s=min(timeout_s, LOOK_AGAIN_S))
-        return answer
-
-    async def know(self, slots: Iterable[int], *, timeout_s: float) -> None:
-        """Look again if one of these shards is not known: it may have joined since."""
-        if not all(map(self.session.knows, slots)):
-            await self.look_again(timeout_s=timeout_s)
-
-    async def look_again(self, *, timeout_s: float) -> None:
-        """A shard is not what it was: ask the coordinator how to reach each."""
-        hello = await self.coordinator(ops.HELLO, {}, timeout_s=timeout_s)
-        self.session.hear(hello.body)
-        self.memory.look_again(self.session.arenas)
-
-    async def check_there(self, parts: Sequence[Part]) -> None:
-        """A shard did not answer in time. RowsLost when the service has given it up; else nothing:
-        it may come back."""
-        with contextlib.suppress(DeadlineExceeded):
-            await self.look_again(timeout_s=CHECK_S)
-        of_rows = sum(part.num_rows for part in parts)
-        for part in parts:
-            self.session.shard(part.slot, num_rows=part.num_rows, of_rows=of_rows)
-
-    async def shards(self, calls: Sequence[Call], *, timeout_s: float) -> list[Message]:
-        """Calls to shards at once; the first failure is raised when all have answered."""
-        return await self._exchange(calls, timeout_s=timeout_s, parks=False)
-
-    async def outcomes(
-        self, calls: Sequence[Call], *, timeout_s: float, parks: bool = False
-    ) -> list[Outcome]:
-        """As `shards`, failures among the answers."""
-        if parks:
-            calls = [call.with_timeout(timeout_s) for call in calls]
-        with EndsAlong(calls, self.memory.returns) as along:
-            along.outcomes = await self._channel.exchange(
-                along.calls, timeout_s=timeout_s + GRACE_S * parks
-            )
-        return along.outcomes
-
-    async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
-        """Many calls to each of some shards: see `Channel.flow`."""
-        if self._progress is None:
-            await self._channel.flow(flows, timeout_s=timeout_s)
-            return
-        with self._progress.of(flows) as counted:
-            await self._channel.flow(counted, timeout_s=timeout_s)
-
-    async def through_windows(self, moves: Sequence[Move], *, timeout_s: float) -> list[bool]:
-        """Whether each has gone by its transport; what has not is to go in chunks."""
-        if not moves:
-            return []
-        shards = [self.session.shard(move.slot) for move in moves]
-        return await self._channel.apart(
-            [
-                partial(self.windows.carry_out, shard, move, timeout_s)
-                for shard, move in zip(shards, moves, strict=True)
-            ]
-        )
-
-    def showing(self, label: str) -> AbstractContextManager[None]:
-        """That something goes on, until the block ends."""
-        return contextlib.nullcontext() if self._progress is None else self._progress.waiting(label)
-
-    async def tell(self, calls: Sequence[Call]) -> None:
-        """Send calls without waiting for the answers."""
-        if calls:
-            await self._channel.exchange(calls, timeout_s=0.0)
-
-    async def _exchange(
-        self, calls: Sequence[Call], *, timeout_s: float, parks: bool
-    ) -> list[Message]:
-        return raise_first(await self.outcomes(calls, timeout_s=timeout_s, parks=parks))

@@ -8,22 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from transferqueue.checkpoint.folder import files_of_cuts
 from transferqueue.errors import InvalidInput
 from transferqueue.fields import FieldSpec
 from transferqueue.handle import BatchHandle
+from transferqueue.net.calls import Call
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
+from transferqueue.wire.format import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from transferqueue.client.session import Caller
+    from transferqueue.client.caller import Caller
     from transferqueue.config import ClientConfig
-    from transferqueue.wire.format import Message
 
 
 CHECKPOINT_TIMEOUT_S = 600.0
 """Without another one: what is written may be hundreds of gigabytes."""
+
+
+LOOK_S = 1.0
+"""How long shards have to say how much there is to write, where somebody watches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +117,30 @@ class UpkeepOperations:
     async def checkpoint(
         self, path: str | os.PathLike[str], *, timeout_s: float | None = None
     ) -> CheckpointInfo:
-        with self._caller.showing("checkpoint"):
+        path = _absolute(path)
+        with self._caller.showing("checkpoint", *await self._watched(path)):
             answer = await self._caller.coordinator(
                 ops.CHECKPOINT,
-                {"path": _absolute(path)},
+                {"path": path},
                 timeout_s=CHECKPOINT_TIMEOUT_S if timeout_s is None else timeout_s,
                 parks=True,
             )
         return CheckpointInfo(**answer.body)
+
+    async def _watched(self, path: str) -> tuple[int, Callable[[], int]]:
+        """How many bytes there are to write, and what says how many have been."""
+        if not self._caller.shows_progress:
+            return 0, int
+        session = self._session
+        calls = [Call(endpoint=session.shard(s).endpoint, op=ops.STATUS) for s in session.slots]
+        answers = await self._caller.outcomes(calls, timeout_s=LOOK_S)
+        told = [answer.body for answer in answers if isinstance(answer, Message)]
+        earlier = files_of_cuts(path).keys()
+
+        def written() -> int:
+            return sum(size for file, size in files_of_cuts(path).items() if file not in earlier)
+
+        return sum(int(shard["used_bytes"]) for shard in told), written
 
     async def leave(self, client_id: str, *, timeout_s: float | None = None) -> None:
         """Whoever claims in this name is gone: its claims are given back, its waits refused."""

@@ -14,6 +14,7 @@ from transferqueue.transports.registry import load_transport, transport_names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from transferqueue.client.counted_copies import Moved
     from transferqueue.client.session import ShardAddress
     from transferqueue.transports.base import ClientEnd
 
@@ -29,6 +30,7 @@ class Move:
     transport: str
     ticket: bytes
     is_write: bool
+    num_bytes: int
     pieces: Iterable[tuple[int, memoryview]]
     """Offsets in the window, and the memory that is read from or filled. May be a generator."""
 
@@ -92,7 +94,9 @@ class ClientWindows(Closing):
                 )
                 raise ConfigError(f"transport={self.required!r}: shard {shard.slot}: {why}")
 
-    def carry_out(self, shard: ShardAddress, move: Move, timeout_s: float) -> bool:
+    def carry_out(
+        self, shard: ShardAddress, move: Move, timeout_s: float, moved: Moved | None = None
+    ) -> bool:
         """Whether all of it has moved. `TransportFailed` where this transport is required."""
         deadline_s = time.monotonic() + timeout_s
         try:
@@ -100,6 +104,8 @@ class ClientWindows(Closing):
             for offset, memory in move.pieces:
                 act = end.write if move.is_write else end.read
                 act(move.ticket, offset, memory, timeout_s=deadline_s - time.monotonic())
+                if moved is not None:
+                    moved(memory.nbytes)
         except TransportFailed as error:
             self.has_failed(shard.slot, TransportFailed(move.transport, str(error.args[1])))
             return False

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transferqueue.client.batch import Batch
-    from transferqueue.client.session import Caller
+    from transferqueue.client.caller import Caller
+    from transferqueue.net.calls import Flow
     from transferqueue.wire.format import Message
 
 _TRIED_AGAIN = (
@@ -187,11 +188,17 @@ class Put:
 
     async def _fill(self, answers: Sequence[Message]) -> None:
         await self._fill_windows(answers)
-        flows = []
-        for part, answer in zip(self._parts, answers, strict=True):
-            if isinstance(part, PlacedPut | StreamedPut) and not part.by_window:
-                flow = part.fill(answer, self._deadline.last_step_s())
-                flows += [] if flow is None else [flow]
+        flows: list[Flow | None] = []
+        placed = sum(p.rows.num_bytes for p in self._parts if isinstance(p, PlacedPut))
+        with self._caller.counting("put", placed) as moved:
+            for part, answer in zip(self._parts, answers, strict=True):
+                if isinstance(part, PlacedPut):
+                    flows.append(part.fill(answer, self._deadline.last_step_s(), moved))
+                elif isinstance(part, StreamedPut) and not part.by_window:
+                    flows.append(part.fill(answer))
+        await self._flow([flow for flow in flows if flow is not None])
+
+    async def _flow(self, flows: Sequence[Flow]) -> None:
         if flows:
             await self._caller.flow(flows, timeout_s=self._deadline.last_step_s())
 

@@ -30,13 +30,14 @@ from transferqueue.coordinator.upkeep import Upkeep
 from transferqueue.errors import ClaimError, TransferQueueError
 from transferqueue.homes import NAMED, Homes
 from transferqueue.net.lent import Lent
+from transferqueue.net.served import Served
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader
 from transferqueue.wire.tags import read_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from transferqueue.checkpoint.restore_plan import SavedPlane
     from transferqueue.coordinator.replay import Replay
@@ -50,7 +51,7 @@ SAMPLER_LIMIT_S = 1.0
 """For a sampler of somebody else to choose; nobody is served meanwhile."""
 
 
-class CoordinatorServer:
+class CoordinatorServer(Served):
     """Serves one `ControlPlane`. Everything it knows comes from the shards' streams."""
 
     def __init__(
@@ -186,14 +187,8 @@ class CoordinatorServer:
         """Shards that are lost are not part of what is restored."""
         return dump(self._plane, {}, {}, time.monotonic(), every_row=True)
 
-    def watch(self, readable: int, callback: Callable[[], None]) -> None:
-        self._server.watch(readable, callback)
-
     def run(self) -> None:
         self._server.run(self._tick)
-
-    def stop(self) -> None:
-        self._server.stop()
 
     def drain(self) -> None:
         """Nothing: samples lie on shards."""

@@ -26,8 +26,8 @@ from transferqueue.net.peer_names import peer_name
 from transferqueue.net.replies import AnswerLog
 from transferqueue.net.sockets import (
     bind_to,
-    common_options,
     milliseconds,
+    new_router,
     receive_with_key,
     send_frames,
 )
@@ -40,14 +40,13 @@ from transferqueue.wire.format import (
     encode_error,
     encode_message,
 )
+from transferqueue.wire.ops import TRACE
 
 if TYPE_CHECKING:
     from transferqueue.net.stream import StreamSender
+    from transferqueue.tracing.base import RequestSpans
 
 log = logging.getLogger(__name__)
-
-BACKLOG = 4096
-"""Connections that may wait to be accepted: every client of a large job connects at once."""
 
 MAX_BURST = 256
 """Requests served before timers and other sockets get their turn."""
@@ -140,13 +139,15 @@ class Server:
         self.refusals: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
         self.latencies = Latencies()
+        self.spans: RequestSpans | None = None
+        """Where requests that carry a trace are noted; ``None``: nowhere."""
         self._contexts = Contexts()
         self._context = self._contexts.of(endpoints[0])
         self._poller = zmq.Poller()
         self._on_readable: dict[object, Callable[[], None]] = {}
         self._key_check: KeyCheck | None = None
         self._access = Access(keys.grants if keys else {})
-        self._router = self._make_router()
+        self._router = new_router(self._context)
         self._pipe_read, self._pipe_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._pipe_lock = threading.RLock()
         self._stopping = False
@@ -157,15 +158,6 @@ class Server:
             raise
         self.watch(self._pipe_read, self._hear_self)
         self.watch(self._router, self._serve_burst)
-
-    def _make_router(self) -> zmq.Socket[bytes]:
-        router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        common_options(router)
-        router.backlog = BACKLOG
-        router.router_handover = True
-        router.router_mandatory = True  # a send says whether its peer is connected at all
-        router.handshake_ivl = 10_000
-        return router
 
     def _bind(self, endpoints: Sequence[str], keys: ServiceKeys | None) -> list[str]:
         """Bind all; the ones that CURVE guards last, since its options hold for later binds."""
@@ -284,6 +276,8 @@ class Server:
         request_id = message.request_id
         if message.op == CANCEL:
             self._answers.abandon(peer, request_id)
+            if self.spans is not None:
+                self.spans.end((peer, request_id), "cancelled")
             self._on_cancel((peer, request_id))
         elif not self._repeat_answer(peer, request_id):
             self._send_state(peer, request_id, UNKNOWN)
@@ -314,6 +308,8 @@ class Server:
 
     def _handle(self, request: Request) -> None:
         self._answers.begin(*request.key)
+        if self.spans is not None:
+            self.spans.begin(request.key, request.op, request.body.get(TRACE))
         with self.answering(request):
             self._access.check(request.key_name, request.op, request.body, request.received_s)
             handler = self._handlers.get(request.op)
@@ -387,6 +383,8 @@ class Server:
             self.refusals[type(error).__name__] += 1
             answer = Message(op=ERROR_OP, request_id=answer.request_id, body=encode_error(error))
             frames = encode_message(answer)
+        if self.spans is not None:
+            self.spans.end(request.key, answer.body["cls"] if answer.op == ERROR_OP else "")
         self._answers.finish(*request.key, answer, keep=request.op in self._mutating)
         return self._send_frames(request.peer, frames)
 
@@ -411,6 +409,8 @@ class Server:
         """Close every socket. Idempotent."""
         if self._router.closed:
             return
+        if self.spans is not None:
+            self.spans.close()
         with self._pipe_lock:
             self._router.close()
             os.close(self._pipe_read)

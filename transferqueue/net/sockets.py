@@ -63,6 +63,21 @@ def common_options(socket: zmq.Socket[bytes]) -> None:
     socket.maxmsgsize = MAX_FRAME_BYTES
 
 
+BACKLOG = 4096
+"""Connections that may wait to be accepted: every client of a large job connects at once."""
+
+
+def new_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """The ROUTER of a server, not bound yet."""
+    router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
+    common_options(router)
+    router.backlog = BACKLOG
+    router.router_handover = True
+    router.router_mandatory = True  # a send says whether its peer is connected at all
+    router.handshake_ivl = 10_000
+    return router
+
+
 def connect_dealer(
     context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: ClientKeys | None
 ) -> zmq.Socket[bytes]:

@@ -128,6 +128,13 @@ def sampler_settings(samplers: Sequence[str]) -> dict[str, Any]:
     return {"samplers": list(samplers), "import_from": [str(Path(p).resolve()) for p in sys.path]}
 
 
+def tracing_settings(tracing: str | None) -> dict[str, Any]:
+    """What a process is told of spans: who makes them, and where this process would look."""
+    if tracing is None:
+        return {}
+    return {"tracing": tracing, "import_from": [str(Path(p).resolve()) for p in sys.path]}
+
+
 def _environment() -> dict[str, str]:
     """The parent's, with this package importable wherever the parent found it, and one BLAS
     thread: numpy would start one a core for a process that multiplies nothing."""

@@ -17,7 +17,7 @@ from transferqueue.coordinator.samplers.registry import path_of
 from transferqueue.errors import ConfigError
 from transferqueue.html import table_html
 from transferqueue.net.keys import ClientKeys, ServiceKeys
-from transferqueue.service.child import sampler_settings
+from transferqueue.service.child import sampler_settings, tracing_settings
 from transferqueue.service.in_step import wait_in_step
 from transferqueue.service.runtime_dir import RuntimeDir
 from transferqueue.service.supervisor import Supervisor
@@ -139,6 +139,7 @@ class Service(Closing):
                 "journal_path": self._journal_path(),
                 **self.config.takeover_settings(),
                 **sampler_settings(self.config.samplers),
+                **tracing_settings(self.config.tracing),
                 **({} if plan is None else plan.coordinator_settings()),
             },
         )
@@ -153,6 +154,7 @@ class Service(Closing):
                     "coordinator": coordinator,
                     "copies": self.config.copy_settings(),
                     **self.config.storage_settings(),
+                    **tracing_settings(self.config.tracing),
                     **({} if plan is None else plan.shard_settings(slot)),
                 },
             )
@@ -242,6 +244,7 @@ def serve(
     restart: bool = True,
     in_process: bool = False,
     samplers: Sequence[type[Sampler] | str] = (),
+    tracing: str | None = None,
     start_timeout_s: float = 30.0,
     restore: str | os.PathLike[str] | None = None,
 ) -> Service:
@@ -273,7 +276,8 @@ def serve(
     test. It starts in a tenth of the time and is used in the same way; nothing is started again.
 
     ``samplers``: own sampler classes, or ``"module:Class"``, that claims may ask for; installed
-    ones (entry point ``transferqueue.samplers``) need not be named.
+    ones (entry point ``transferqueue.samplers``) need not be named. ``tracing``: spans of requests:
+    see `ServiceConfig`.
     ``restore``: the folder of a checkpoint (`Client.checkpoint`) that the service begins with, on
     any number of shards. Handles of the service that was saved are valid in this one.
     CheckpointTooLarge when it does not fit, CheckpointDamaged when a file is not what was written.
@@ -304,6 +308,7 @@ def serve(
         restart=restart,
         in_process=in_process,
         samplers=tuple(map(path_of, samplers)),
+        tracing=tracing,
         start_timeout_s=start_timeout_s,
     )
     if restore is None:

@@ -18,6 +18,7 @@ from transferqueue.config import ServiceConfig
 from transferqueue.errors import ConfigError, ServiceFailed, TransferQueueError
 from transferqueue.net.keys import ServiceKeys
 from transferqueue.net.sync_channel import run_blocking
+from transferqueue.service.child import tracing_settings
 from transferqueue.service.runtime_dir import RuntimeDir
 from transferqueue.service.supervisor import Supervisor
 
@@ -122,6 +123,7 @@ class JoinedShards(Closing):
             "endpoints": endpoints,
             "coordinator": self.address,
             **self.config.storage_settings(),
+            **tracing_settings(self.config.tracing),
             "guardian_pid": os.getpid(),
         }
 
@@ -197,6 +199,7 @@ def join(
     prefault: bool = False,
     copy_bytes_per_s: float = 512 << 20,
     guard_silence_s: float = 5.0,
+    tracing: str | None = None,
     start_timeout_s: float = 30.0,
 ) -> JoinedShards:
     """Add shards of this host to the service whose coordinator listens at ``address``.
@@ -222,6 +225,7 @@ def join(
         prefault=prefault,
         copy_bytes_per_s=copy_bytes_per_s,
         guard_silence_s=guard_silence_s,
+        tracing=tracing,
         start_timeout_s=start_timeout_s,
     )
     return JoinedShards(address, keys, config)

@@ -27,6 +27,8 @@ from transferqueue.wire.format import encode_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from transferqueue.tracing.base import RequestSpans
+
     OnHosted = Callable[[Sequence[Mapping[str, Any]]], None]
 
 T = TypeVar("T")
@@ -45,17 +47,35 @@ class Runnable(Protocol):
     def stop(self) -> None: ...
     def close(self, *, keep: bool = False) -> None: ...
     def drain(self) -> None: ...
+    def trace(self, spans: RequestSpans) -> None: ...
 
 
 def make_server(settings: dict[str, Any], on_hosted: OnHosted | None = None) -> Runnable:
     """The server that the settings ask for. ``on_hosted``: see `ShardServer`."""
+    if "import_from" in settings:
+        sys.path += [path for path in settings["import_from"] if path not in sys.path]
+    spans = _request_spans(settings) if settings.get("tracing") else None
+    server = _made(settings, on_hosted)
+    if spans is not None:
+        server.trace(spans)
+    return server
+
+
+def _request_spans(settings: dict[str, Any]) -> RequestSpans:
+    from transferqueue.tracing.loading import request_spans
+
+    is_shard = settings["role"] == "shard"
+    return request_spans(
+        settings["tracing"], f"shard-{settings['slot']}" if is_shard else "coordinator"
+    )
+
+
+def _made(settings: dict[str, Any], on_hosted: OnHosted | None) -> Runnable:
     keys = ServiceKeys.from_plain(settings["keys"]) if settings.get("keys") else None
     if settings["role"] == "coordinator":
         from transferqueue.coordinator.samplers.registry import load_samplers
         from transferqueue.coordinator.server import CoordinatorServer
 
-        if settings.get("samplers"):
-            sys.path += [path for path in settings["import_from"] if path not in sys.path]
         return CoordinatorServer(
             service_id=settings.get("saved_service_id", settings["service_id"]),
             endpoints=settings["endpoints"],

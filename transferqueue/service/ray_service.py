@@ -25,7 +25,7 @@ from transferqueue.coordinator.samplers.registry import path_of
 from transferqueue.errors import ConfigError, ServiceFailed
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.net.sync_channel import run_blocking
-from transferqueue.service.child import sampler_settings
+from transferqueue.service.child import sampler_settings, tracing_settings
 from transferqueue.service.held_rows import HeldRows, held_rows
 from transferqueue.service.in_step import wait_in_step
 from transferqueue.service.ray_nodes import alive_nodes, chosen_nodes
@@ -130,6 +130,7 @@ class RayService(Closing):
                 "num_shards": len(nodes) * self._shards_per_node,
                 **self.config.takeover_settings(),
                 **sampler_settings(self.config.samplers),
+                **tracing_settings(self.config.tracing),
                 **({} if self._plan is None else self._plan.coordinator_settings()),
             },
             name=f"{self.name}-coordinator",
@@ -157,6 +158,7 @@ class RayService(Closing):
             "coordinator": self._connection.tcp_address,
             "copies": self.config.copy_settings(),
             **self.config.storage_settings(),
+            **tracing_settings(self.config.tracing),
             **({} if self._plan is None else self._plan.shard_settings(slot)),
         }
         return self._make_actor(f"shard-{slot}", node, settings, name=f"{self.name}-shard-{slot}")
@@ -333,6 +335,7 @@ def serve_ray(
     name: str = DEFAULT_NAME,
     nodes: Sequence[str] | None = None,
     samplers: Sequence[type[Sampler] | str] = (),
+    tracing: str | None = None,
     start_timeout_s: float = 30.0,
     restore: str | os.PathLike[str] | None = None,
     **actor_options: Any,
@@ -378,6 +381,7 @@ def serve_ray(
             takeover_s=takeover_s,
             guard_silence_s=guard_silence_s,
             samplers=tuple(map(path_of, samplers)),
+            tracing=tracing,
             start_timeout_s=start_timeout_s,
         ),
         shards_per_node=shards_per_node,

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from transferqueue.backends.arena_owner import ProcessId
-from transferqueue.config import runtime_root
+from transferqueue.environment import runtime_root
 from transferqueue.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from transferqueue.net.server import Reply
 from transferqueue.shard.commits import COMMIT_GRACE_S
 from transferqueue.shard.deadlines import Deadlines
 from transferqueue.shard.device_loans import borrowed_until, lendable
+from transferqueue.shard.file_gets import in_files
 from transferqueue.shard.lease_ends import LeaseEnds
 from transferqueue.shard.moved_bytes import MovedBytes, Way
 from transferqueue.shard.send_credit import SendCredit
@@ -147,7 +148,7 @@ class Gets:
 
         Answered with the bytes of each column, with its addresses (to a ``reader``), or with
         neither: then they come by ``read``. What is left in place is held under ``lease_id``.
-        ``window``, where it is there, names a transport of the client: see `_window`.
+        ``window`` names a transport of the client, and ``files`` says that it is here: `_beside`.
         """
         body = request.body
         # A key that only reads lends itself no memory, and none to a process that it names.
@@ -179,21 +180,27 @@ class Gets:
             refs=self._loans.refs_of(lease_id),
         )
         arrays = ArrayWriter()
-        body = answer.write(arrays) | self._window(request, lease_id, streamed)
+        body = answer.write(arrays)
+        if streamed and lease_id is not None:
+            body |= self._beside(request, lease_id, streamed, arrays)
         return Reply(body=body, frames=arrays.frames)
 
-    def _window(self, request: Request, lease_id: int | None, streamed: _Columns) -> dict[str, Any]:
-        """``window``: a ticket to the bytes that would go in chunks, for a reader that has the
-        transport. It may ask for the chunks all the same."""
-        name = request.body.get("window")
-        if name is None or lease_id is None or not streamed:
-            return {}
-        runs = [column.runs for column in streamed.values()]
-        ticket = self._windows.to_read(name, lease_id, runs)
-        if ticket is None:
-            return {}
-        self._deadlines.heard(lease_id, time.monotonic(), more_to_come=False)
-        return {"window": ticket}
+    def _beside(
+        self, request: Request, lease_id: int, streamed: _Columns, arrays: ArrayWriter
+    ) -> dict[str, Any]:
+        """Other ways to what would go in chunks; the client may ask for those all the same.
+        ``files``: where columns lie in files that it can read (`in_files`). ``window``: a ticket to
+        all of the bytes, for its transport."""
+        found: dict[str, Any] = {}
+        if request.body.get("files") and not request.is_reader:
+            found = in_files(self._backend, streamed, arrays)
+        if not found and request.body.get("window") is not None:
+            runs = [column.runs for column in streamed.values()]
+            ticket = self._windows.to_read(request.body["window"], lease_id, runs)
+            found = {} if ticket is None else {"window": ticket}
+        if found:
+            self._deadlines.heard(lease_id, time.monotonic(), more_to_come=False)
+        return found
 
     def _count(
         self, partition: str, mapped: _Columns, streamed: _Columns, sent: _Columns

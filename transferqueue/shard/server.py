@@ -12,6 +12,7 @@ from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.backends.base import BackendConfig
 from transferqueue.backends.opening import StorageConfig
+from transferqueue.net.served import Served
 from transferqueue.net.server import Server
 from transferqueue.replication.fetching import Fetcher
 from transferqueue.replication.home import OneCopy
@@ -51,7 +52,7 @@ _log = logging.getLogger(__name__)
 _MUTATING = frozenset({ops.PUT, ops.COMMIT, ops.ABORT, ops.CLEAR, ops.RELEASE, ops.READ_DONE})
 
 
-class ShardServer:
+class ShardServer(Served):
     """Puts, gets, clears and status of one shard. Everything happens on one thread, `run`'s."""
 
     def __init__(
@@ -294,6 +295,7 @@ class ShardServer:
                 "arena": self._backend.client_access(),
                 "device": self._backend.device_access(),
                 "transports": self._windows.facts,
+                "files": self._backend.files(),
                 "backends": self._store.choice.names,
                 "draining": False,
                 "node": self._node,
@@ -324,14 +326,8 @@ class ShardServer:
         self._uplink.say("draining", value=True)
         self._server.wake()
 
-    def watch(self, readable: int, callback: Callable[[], None]) -> None:
-        self._server.watch(readable, callback)
-
     def run(self) -> None:
         self._server.run(self._tick)
-
-    def stop(self) -> None:
-        self._server.stop()
 
     def close(self, *, keep: bool = False) -> None:
         """``keep``: leave the rows for a successor."""

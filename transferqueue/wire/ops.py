@@ -32,6 +32,9 @@ CHECKPOINT: Final = "checkpoint"
 SHARDS_EPOCH: Final = "shards_epoch"
 """In every answer of a coordinator: another one when the shards, or how to reach them, are."""
 
+TRACE: Final = "trace"
+"""In the body of any request: the span that it was made in. See `transferqueue.tracing.base`."""
+
 # who is about to start a shard → coordinator
 JOIN: Final = "join"
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tests.benchmarks.raw_stores import File, Memory, Mooncake, RawStore, Ray
 from tests.benchmarks.report import Missing, Row, Samples, Unit, at_most
-from tests.mooncake_master import mooncake_master
-from transferqueue.backends.base import BackendConfig
-from transferqueue.backends.registry import open_backend
+from tests.benchmarks.stores_under import MIB, store_under
 from transferqueue.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from tests.benchmarks.report import Cell
     from tests.benchmarks.stage import Stage
     from transferqueue.backends.base import Backend
 
-MIB = 1 << 20
 RAW = "raw store"
 
 RAW_STORES: Mapping[str, Callable[[Backend, int], RawStore]] = {
@@ -50,43 +44,14 @@ class Backends:
 
     def _rows(self, name: str, sizes: tuple[int, ...], rounds: int) -> list[Row]:
         try:
-            with _opened(name) as backend:
+            with (
+                store_under(name, room_bytes=512 * MIB) as store,
+                store.backend(128 * MIB) as backend,
+            ):
                 return [row for nbytes in sizes for row in _measured(name, backend, nbytes, rounds)]
         except (ConfigError, ImportError, AssertionError) as error:
             cells: dict[str, Cell] = {"ours": Missing(reason=str(error)[:100])}
             return [Row(workload=self.name, what=name, unit=Unit.SECONDS, cells=cells)]
-
-
-@contextlib.contextmanager
-def _opened(name: str) -> Iterator[Backend]:
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="transferqueue-backends-"))
-        options: dict[str, Any] = {}
-        if name == "mooncake":
-            options = stack.enter_context(mooncake_master(Path(folder))).options
-        if name == "ray":
-            stack.callback(_begin_ray())
-        config = BackendConfig(
-            service_id="benchmark",
-            slot=0,
-            budget_bytes=128 * MIB,
-            directory=folder if name == "disk" else None,
-            options=options,
-        )
-        yield stack.enter_context(open_backend(name, config))
-
-
-def _begin_ray() -> Callable[[], None]:
-    import ray
-
-    ray.init(
-        num_cpus=1,
-        include_dashboard=False,
-        logging_level="error",
-        object_store_memory=512 * MIB,
-    )
-    end: Callable[[], None] = ray.shutdown
-    return end
 
 
 def _measured(name: str, backend: Backend, nbytes: int, rounds: int) -> list[Row]:

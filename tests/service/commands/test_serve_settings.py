@@ -62,6 +62,7 @@ def test_every_flag_arrives_as_its_argument(tmp_path: Path) -> None:
         *("--read-key", "some=train,val", "--replicas", "2", "--copy-mib-per-s", "2"),
         *("--takeover-s", "30", "--guard-silence-s", "2.5"),
         *("--no-restart", "--sampler", "m:C", "--start-timeout-s", "5", "--restore", "/r"),
+        *("--tracing", "chrome:/t"),
     )
     assert given == {
         "shards": 3,
@@ -92,6 +93,7 @@ def test_every_flag_arrives_as_its_argument(tmp_path: Path) -> None:
         "guard_silence_s": 2.5,
         "restart": False,
         "samplers": ("m:C",),
+        "tracing": "chrome:/t",
         "start_timeout_s": 5.0,
         "restore": "/r",
     }

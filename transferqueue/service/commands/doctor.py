@@ -69,7 +69,7 @@ def examine(target: Target, device: str | None = None) -> list[Check]:
 
 
 def _of_service(target: Target, device: str | None) -> list[Check]:
-    from transferqueue.config import address_from_environment
+    from transferqueue.environment import address_from_environment
     from transferqueue.errors import TransferQueueError
     from transferqueue.service.doctor.service_checks import check_service, unreached
     from transferqueue.service.doctor.service_facts import read_service

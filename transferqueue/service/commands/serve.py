@@ -78,6 +78,11 @@ if TYPE_CHECKING:
     "--sampler", "samplers", multiple=True, metavar="MODULE:CLASS", help="An own sampler's class."
 )
 @click.option(
+    "--tracing",
+    metavar="WHERE",
+    help="Spans of requests: chrome:FILE, or module:function. Needs the extra otel.",
+)
+@click.option(
     "--no-encryption", is_flag=True, help="For a network where nobody else can listen: faster."
 )
 @click.option(

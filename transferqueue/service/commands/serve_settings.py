@@ -53,6 +53,7 @@ FLAGS: Mapping[str, str] = {
     "guard_silence_s": "--guard-silence-s",
     "restart": "--no-restart",
     "samplers": "--sampler",
+    "tracing": "--tracing",
     "start_timeout_s": "--start-timeout-s",
     "restore": "--restore",
 }

@@ -51,7 +51,7 @@ class Target:
 
 def _found_address() -> str | None:
     """The only running service of this user on this host, if there is just one."""
-    from transferqueue.config import address_from_environment
+    from transferqueue.environment import address_from_environment
     from transferqueue.errors import NoService
     from transferqueue.service.runtime_dir import running_services
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from transferqueue.backends.huge_pages import has_huge_pages
-from transferqueue.config import default_arena_dir, runtime_root
+from transferqueue.environment import default_arena_dir, runtime_root
 from transferqueue.net.greeting import library_facts
 
 PACKAGES = ("transferqueue-dataplane", "pyzmq", "torch", "tensordict", "numpy", "msgpack", "ray")
