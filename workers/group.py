@@ -195,9 +195,14 @@ class WorkerGroup(Closing):
 
     def report(self) -> TrafficReport:
         """Bytes read and written by (role, method, field), what was fetched and never looked at,
-        and what went through this process. Of methods dispatched by HANDLE."""
+        and what went through this process.
+
+        Of batches that were shipped whole (``fat``, or another mode than HANDLE), what each rank
+        got counts as read and what it gave back as written."""
         rows = self._submit_query("report").values(self._config.call_timeout_s)
-        return TrafficReport.of(rows, controller_bytes=self._controller_bytes)
+        return TrafficReport.of(
+            rows, controller_bytes=self._controller_bytes, is_fat=self._config.fat
+        )
 
     def close(self) -> None:
         """End the ranks; calls under way are cut off. Idempotent."""

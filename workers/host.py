@@ -21,9 +21,11 @@ from workers.errors import WorkerError, WorkerFailed
 from workers.futures import Pending
 from workers.process_wire import survives_pickling
 from workers.registration import Registration, registered_methods
+from workers.shipped import received_counts, returned_counts
 from workers.worker import ServiceAddress, SharedClient, Worker, WorkerContext, WorkerSpec
 
 if TYPE_CHECKING:
+    from transferqueue.dispatch.traffic import FieldCounts
     from transferqueue.view.lazy_dataproto import LazyDataProto
     from workers.mesh import Mesh, Placement
 
@@ -115,6 +117,7 @@ class WorkerHost:
         self._fat = setup.fat
         self._client = SharedClient(setup.service)
         self._traffic = Traffic()
+        self._shipped = Traffic()
         self._workers: dict[str, Worker] = {}
         self._methods: dict[str, dict[str, Registration]] = {}
         for role, spec in setup.roles.items():
@@ -147,9 +150,15 @@ class WorkerHost:
         registration = self._methods[call.role].get(call.method)
         if isinstance(call.part, HandlePart) and registration is not None:
             return self._opened(call, call.part, registration, method)
-        if self._fat and registration is not None and registration.by_handle:
-            return _RunningFat(method=method, call=call)
-        return _Running(method=method, call=call)
+        if registration is None:
+            return _Running(method=method, call=call)
+        return _RunningShipped(
+            method=method,
+            call=call,
+            traffic=self._shipped,
+            received=received_counts(call.payload, registration.declaration),
+            as_batch=self._fat and registration.by_handle,
+        )
 
     def _opened(
         self, call: HostCall, part: HandlePart, registration: Registration, method: Any
@@ -170,11 +179,11 @@ class WorkerHost:
         )
 
     def report(self) -> list[dict[str, Any]]:
-        """`Traffic.rows` of this rank; the service has heard all of them then."""
+        """`Traffic.rows` of this rank; the service has heard of those that went through it."""
         rows = self._traffic.rows()
         if rows:
             tell(self._client.get(), self._traffic, at_once=True)
-        return rows
+        return rows + self._shipped.rows()
 
     def place_in(self, role: str, mesh: str) -> tuple[int, bool]:
         """Part and collecting of this rank by a mesh that its worker declared."""
@@ -208,11 +217,18 @@ class _Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RunningFat(_Running):
-    """A HANDLE method on a batch that was shipped: columns come back as a batch too."""
+class _RunningShipped(_Running):
+    """A method on batches that were shipped. Columns of a HANDLE method come back as a batch."""
+
+    traffic: Traffic
+    received: Mapping[str, FieldCounts]
+    as_batch: bool
 
     def finish(self, output: Any) -> Any:
-        return as_batch(output)
+        answer = as_batch(output) if self.as_batch else output
+        self.traffic.add(self.call.role, self.call.method, self.received)
+        self.traffic.add(self.call.role, self.call.method, returned_counts(answer))
+        return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
