@@ -4,7 +4,7 @@
 
     TransferQueueError
     └── WorkerError
-        ├── WorkerFailed    a method raised; its traceback and rank are in the message
+        ├── WorkerFailed    a method raised, or what it reads or returned could not be moved
         ├── WorkerDied      the process of a rank is gone
         └── CallTimedOut    ranks did not answer in time
 """
@@ -24,19 +24,21 @@ class WorkerError(TransferQueueError):
 
 
 class WorkerFailed(WorkerError):
-    """A method of a worker raised.
+    """A method of a worker raised, or something did before or after it on its behalf.
 
-    ``cause`` is what it raised, where that can be carried between processes, else ``None``; it is
-    the ``__cause__`` too, so that a traceback shows both.
+    The message has the frames of the method, if it was the method that raised. They are not shown a
+    second time: ``cause`` is what was raised, where that can be carried between processes, else
+    ``None``, and is not the ``__cause__``.
     """
 
     def __init__(self, method: str, rank: int, what: str, traceback_text: str) -> None:
-        """``what``: type and message of the exception."""
+        """``what``: type and message of the exception, and when it was, unless in the method.
+        ``traceback_text``: "" where it was not in the method."""
         super().__init__(method, rank, what, traceback_text)
         self.cause: BaseException | None = None
 
     def caused_by(self, cause: BaseException | None) -> WorkerFailed:
-        self.cause = self.__cause__ = cause
+        self.cause = cause
         return self
 
     @property

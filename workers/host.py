@@ -8,18 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.dispatch import Bridge, HandlePart, StageReply, Traffic, tell
 from transferqueue.dispatch.outputs import is_column
-from transferqueue.errors import WrongOutput
 from transferqueue.view import DataProto, DataProtoFuture
-from workers.errors import WorkerError, WorkerFailed
+from workers.failing import Step, wrapping
 from workers.futures import Pending
-from workers.process_wire import survives_pickling
 from workers.registration import Registration, registered_methods
 from workers.shipped import received_counts, returned_counts
 from workers.worker import ServiceAddress, SharedClient, Worker, WorkerContext, WorkerSpec
@@ -132,16 +129,21 @@ class WorkerHost:
     def run(self, call: HostCall) -> Any:
         """The answer of a method. Everything it raises comes as a ``WorkerError`` or
         ``WrongOutput`` that names rank and method."""
-        with wrapping(call.label, self.rank):
+        with wrapping(call.label, self.rank, Step.BEFORE):
             running = self._prepare(call)
-            return running.finish(running.start())
+        with wrapping(call.label, self.rank):
+            output = running.start()
+        with wrapping(call.label, self.rank, Step.AFTER):
+            return running.finish(output)
 
     async def run_async(self, call: HostCall) -> Any:
         """As `run`, for a coroutine function. Columns are moved in a thread, so that other
         coroutines go on meanwhile."""
-        with wrapping(call.label, self.rank):
+        with wrapping(call.label, self.rank, Step.BEFORE):
             running = await asyncio.to_thread(self._prepare, call)
+        with wrapping(call.label, self.rank):
             output = await running.start()
+        with wrapping(call.label, self.rank, Step.AFTER):
             return await asyncio.to_thread(running.finish, output)
 
     def _prepare(self, call: HostCall) -> _Running:
@@ -253,32 +255,3 @@ def as_batch(output: Any) -> Any:
     values = {name: value for name, value in output.items() if name not in columns}
     metrics = {**values.pop("metrics", {}), **values}
     return DataProto.from_single_dict(columns, meta_info={"metrics": metrics} if metrics else {})
-
-
-@contextlib.contextmanager
-def wrapping(label: str, rank: int) -> Iterator[None]:
-    """Every exception of the block as one that names rank and method.
-
-    What does already, such as the failure of an earlier call that this one waited for, passes.
-    """
-    try:
-        yield
-    except (WorkerError, WrongOutput):
-        raise
-    except Exception as error:
-        earlier = getattr(error, "cause", None)  # Ray wraps what the earlier call raised
-        if isinstance(earlier, WorkerError | WrongOutput):
-            raise earlier from None
-        text = _traceback_of(error)
-        failed = WorkerFailed(label, rank, f"{type(error).__name__}: {error}", text)
-        raise failed.caused_by(error if survives_pickling(error) else None) from error
-
-
-def _traceback_of(error: BaseException) -> str:
-    """From the method on: how it came to be called is the same every time."""
-    shown = error.__traceback__
-    while shown is not None and shown.tb_next is not None:
-        if shown.tb_frame.f_code.co_filename != __file__:
-            break
-        shown = shown.tb_next
-    return "".join(traceback.format_exception(type(error), error, shown))
