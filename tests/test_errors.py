@@ -32,6 +32,7 @@ EXAMPLES = {
     "int": 3,
     "float": 1.5,
     "dict[str, int]": {"field": 2},
+    "dict[str, float]": {"CPU": 2.0},
     "Sequence[int]": [1, 2],
     "Sequence[str]": ["near"],
 }

@@ -6,7 +6,8 @@
     └── WorkerError
         ├── WorkerFailed    a method raised, or what it reads or returned could not be moved
         ├── WorkerDied      the process of a rank is gone
-        └── CallTimedOut    ranks did not answer in time
+        ├── CallTimedOut    ranks did not answer in time
+        └── NoRoom          a cluster has no room for the ranks of a pool
 """
 
 from __future__ import annotations
@@ -88,4 +89,36 @@ class CallTimedOut(WorkerError, TimeoutError):
         return (
             f"{method}: no answer from ranks {ranks} after {waited_s:.1f} s; they are still at it. "
             f"Raise call_timeout_s if the work takes that long."
+        )
+
+
+class NoRoom(WorkerError):
+    """A cluster has no room for the ranks of a pool. Nothing was reserved."""
+
+    def __init__(
+        self,
+        ranks_on_nodes: Sequence[int],
+        asked: dict[str, float],
+        there: dict[str, float],
+        free: dict[str, float],
+        way_out: str,
+        waited_s: float,
+    ) -> None:
+        """Resources by name, those that are asked for alone. ``waited_s``: 0 where it was no use
+        to wait."""
+        super().__init__(
+            list(ranks_on_nodes), dict(asked), dict(there), dict(free), way_out, waited_s
+        )
+
+    def __str__(self) -> str:
+        ranks, asked, there, free, way_out, waited_s = self.args
+        amounts = ", ".join(
+            f"{name}: {asked[name]:g} asked for, {there.get(name, 0):g} in all, "
+            f"{free.get(name, 0):g} free"
+            for name in asked
+        )
+        waited = f" after {waited_s:g} s" if waited_s else ""
+        return (
+            f"the cluster has no room for {ranks} ranks by node{waited} ({amounts}); {way_out}. "
+            f"`ray status` shows who has what."
         )
