@@ -138,10 +138,11 @@ class ServiceConfig:
     """Others that every shard has beside it, by the names that ``create_partition(backend=...)``
     has for them: ``{"disk": {"budget_bytes": 64 << 30, "arena_dir": "/data"}}``, and ``backend``
     where the name is not that of an entry point, and ``options``."""
-    transports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    transports: Mapping[str, Mapping[str, Any]] | None = None
     """Of the ``transferqueue.transports`` entry points, by name with their options: ways beside the
     socket for the large bytes of clients that cannot map memory. Every shard opens its end of each;
-    a client takes the best that it has too."""
+    a client takes the best that it has too. ``None``: ``sockets``, which moves bytes in the clear,
+    where nothing is encrypted anyway, and else none."""
     spill_dir: str | None = None
     """Folder on a disk to which the coldest slabs go when memory fills up. Gets find them there."""
     spill_bytes: int | None = None
@@ -256,7 +257,7 @@ class ServiceConfig:
             )
 
     def _check_transports(self) -> None:
-        for name, options in self.transports.items():
+        for name, options in (self.transports or {}).items():
             check_json(f"transports[{name!r}]", options)
         if self.in_process and self.transports:
             raise ConfigError(
@@ -287,8 +288,13 @@ class ServiceConfig:
             "arena_dir": self.arena_dir,
             "others": [other.to_plain() for other in self.others()],
             "spill": None if spill is None else spill.to_plain(),
-            "transports": {name: dict(options) for name, options in self.transports.items()},
+            "transports": self._ways(),
         }
+
+    def _ways(self) -> dict[str, dict[str, Any]]:
+        if self.transports is None:
+            return {} if self.encrypt or self.in_process else {"sockets": {}}
+        return {name: dict(options) for name, options in self.transports.items()}
 
     def _check_replicas(self) -> None:
         if self.replicas not in (1, 2) or type(self.replicas) is not int:

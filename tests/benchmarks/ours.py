@@ -35,7 +35,7 @@ class Ours(Adapter):
         self.service = tq.serve(
             shards=int(self.settings.get("shards", 2)),
             budget_bytes=int(self.settings.get("budget_bytes", 1 << 30)),
-            host="127.0.0.1" if self.transport == "tcp" else None,
+            host="127.0.0.1" if self.transport in ("tcp", "sockets") else None,
             arena_dir=self.settings.get("arena_dir"),
             encrypt=bool(self.settings.get("encrypt", True)),
         )

@@ -259,8 +259,8 @@ def serve(
     ``backends``: others beside ``backend``, with a budget of their own, for the partitions and
     fields that ``create_partition(backend=...)`` sends there: see `ServiceConfig`.
 
-    ``transports``: ways for large bytes beside the socket, ``{"sockets": {}}`` or one of yours: see
-    `ServiceConfig`.
+    ``transports``: ways for large bytes beside the socket, such as one of yours; by default
+    ``{"sockets": {}}`` with ``encrypt=False``, and none else: see `ServiceConfig`.
 
     ``spill_dir``, a folder on a disk, and ``spill_bytes`` there for each shard: above
     ``spill_high`` of the budget the coldest data moves there, until ``spill_low`` is in use. Gets
@@ -292,7 +292,7 @@ def serve(
         backend_options=backend_options or {},
         arena_dir=arena_dir,
         backends=backends or {},
-        transports=transports or {},
+        transports=transports,
         spill_dir=spill_dir,
         spill_bytes=spill_bytes,
         spill_high=spill_high,

@@ -217,7 +217,7 @@ def join(
         backend=backend,
         backend_options=backend_options or {},
         backends=backends or {},
-        transports=transports or {},
+        transports=transports,
         spill_dir=spill_dir,
         spill_bytes=spill_bytes,
         spill_high=spill_high,

@@ -356,7 +356,7 @@ def serve_ray(
             backend_options=backend_options or {},
             arena_dir=arena_dir,
             backends=backends or {},
-            transports=transports or {},
+            transports=transports,
             spill_dir=spill_dir,
             spill_bytes=spill_bytes,
             spill_high=spill_high,

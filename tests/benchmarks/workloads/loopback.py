@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from tests.benchmarks.systems import RunningSystem
 
 OURS = s.OURS_TCP.with_settings("ours")
-OURS_PLAIN = OURS.with_settings("ours, unencrypted", encrypt=False)
-"""As the peers are."""
+OURS_PLAIN = OURS.with_settings("ours, unencrypted", encrypt=False, transport="sockets")
+"""As the peers are. Large bytes go over the socket beside that of the requests."""
+OURS_CHUNKS = OURS.with_settings("ours, in chunks", encrypt=False)
+"""All over one socket, as they go with encryption."""
 SYSTEMS = (
     OURS,
     OURS_PLAIN,
+    OURS_CHUNKS,
     s.OURS_IPC,
     s.ASCEND,
     s.REDIS_TCP,
