@@ -204,6 +204,8 @@ def test_a_view_of_other_rows_that_a_method_returns_is_the_answer(
     assert reward.best(view).batch["responses"].tolist() == prompts.tolist()  # all are even
     odd = viewed(client)({"responses": torch.tensor([[1], [2], [3], [4]])})
     assert reward.best(odd).batch["responses"].tolist() == [[2], [4]]
+    mixed = viewed(client)({"responses": torch.tensor([[2], [4], [3], [4]])})
+    assert reward.best(mixed).batch["responses"].tolist() == [[2], [4], [4]]  # all of one rank
     made = reward.new_samples(view)
     assert made.handle.partition == "made"
     assert torch.equal(made.batch["doubled"], prompts * 2)

@@ -80,6 +80,8 @@ class SplitCall:
         what earlier calls have stored meanwhile."""
         base = self.handle if handle is None else handle
         heard = [StageReply.of(reply) for reply in replies]
+        for rank, part in zip(storing, self.parts, strict=True):
+            heard[rank] = _as_rows(heard, rank, part)
         answer = join(base, heard, storing=storing)
         if self.view is None or not isinstance(answer, BatchHandle):
             return answer
@@ -89,6 +91,15 @@ class SplitCall:
             for other in (*self.beside, *(() if made is None else (made,))):
                 whole.union(view_like(self.view, other))
         return whole
+
+
+def _as_rows(heard: Sequence[StageReply], rank: int, part: HandlePart) -> StageReply:
+    """Where other ranks gave some of their rows, one that gave its batch back gave all of its."""
+    reply = heard[rank]
+    gave_rows = any(isinstance(one.value, BatchHandle) for one in heard)
+    if not gave_rows or not reply.is_batch or reply.fields or reply.made is not None:
+        return reply
+    return replace(reply, value=part.own, is_batch=False)
 
 
 def _repeated(handle: BatchHandle) -> DuplicateRows:
