@@ -29,7 +29,8 @@ or overwritten ever comes back.
 
 A home whose place was taken is told so by the coordinator when it comes back, and ends. It cannot
 have acknowledged anything since: its guard does not answer it any more, and the record, which it
-would need to go on alone, is not its own.
+would need to go on alone, is not its own. Until it is told, half a second after it reaches the
+coordinator again, it answers gets of clients that have not heard either with what it had.
 
 Rejected: both copies written by the client (the retry of a put of which one copy is in, the clear
 of a client that ended in between, and the order of two puts to one row all need the home to decide

@@ -19,7 +19,7 @@ class Phase(StrEnum):
     """How a home and its guard stand."""
 
     UNKNOWN = "guard away"
-    """The guard may hold a complete mirror and does not answer: changes wait."""
+    """The guard may hold a mirror that is relied on, and does not answer: changes wait."""
     ALONE = "one copy"
     """No mirror is of any use: changes are made at once."""
     COPYING = "copying"
