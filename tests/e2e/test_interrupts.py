@@ -69,12 +69,12 @@ def test_a_put_that_is_interrupted_while_it_writes_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(part_puts.MappedPut, "fill", interrupt)
     chunks = iter(range(100))
-    whole = part_puts.ChunkedColumns._frames
+    whole = part_puts._frames
 
-    def frames(put: part_puts.ChunkedColumns, chunk: int) -> Any:
-        return interrupt() if next(chunks) == 12 else whole(put, chunk)
+    def frames(blocks: Any) -> Any:
+        return interrupt() if next(chunks) == 12 else whole(blocks)
 
-    monkeypatch.setattr(part_puts.ChunkedColumns, "_frames", frames)
+    monkeypatch.setattr(part_puts, "_frames", frames)
     with pytest.raises(KeyboardInterrupt):
         client.put({"x": torch.zeros(40, 1 << 18)})
     assert shard(client)["used_bytes"] == 0
