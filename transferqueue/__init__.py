@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator import samplers
     from transferqueue.coordinator.predicate import tag
     from transferqueue.handle import BatchHandle, FieldKind, FieldSpec
+    from transferqueue.reads import on
     from transferqueue.service.embedded import Service, serve
     from transferqueue.service.ray_service import RayService, serve_ray
     from transferqueue.view import (
@@ -67,6 +68,7 @@ _HOME = {
     "deserialize_single_tensor": "transferqueue.view",
     "deserialize_tensordict": "transferqueue.view",
     "fold_batch_dim": "transferqueue.view",
+    "on": "transferqueue.reads",
     "pad_dataproto_to_divisor": "transferqueue.view",
     "serialize_single_tensor": "transferqueue.view",
     "serialize_tensordict": "transferqueue.view",
@@ -113,6 +115,7 @@ __all__ = [
     "deserialize_tensordict",
     "errors",
     "fold_batch_dim",
+    "on",
     "pad_dataproto_to_divisor",
     "samplers",
     "schema",

@@ -168,8 +168,9 @@ class ServiceConfig:
     copy_bytes_per_s: float = 512 * MIB
     """At which a copy that was lost is made again, by each shard in the background."""
     takeover_s: float | None = None
-    """How long a shard may be away until its guard takes its place, for good; without a second copy
-    its rows are given up (``RowsLost``). ``None``: with ``replicas=2`` a minute, else for ever."""
+    """How long a shard may be away until its guard takes its place, for good, with as much memory
+    again as its budget; without a second copy its rows are given up (``RowsLost``). ``None``: with
+    ``replicas=2`` a minute, else for ever."""
     guard_silence_s: float = 5.0
     """How long puts wait for a second copy whose process lives and says nothing; then they go on
     with one, which ``status`` shows, and the other is made again when it is back."""
@@ -307,13 +308,15 @@ class ServiceConfig:
             )
         if self.backends:
             raise ConfigError(
-                f"replicas=2 keeps second copies in the default backend alone; leave out "
-                f"backends={sorted(self.backends)}"
+                f"replicas=2 keeps second copies in the default backend alone, which has no room "
+                f"for those of backends={sorted(self.backends)}; leave them out, or start a second "
+                f"service with replicas=1 for what goes there"
             )
         if self.spill_dir is not None:
             raise ConfigError(
-                "replicas=2 keeps second copies in memory only, so spill_dir would make room for "
-                "rows that have none; leave one of them out"
+                "replicas=2 keeps second copies where the first ones are, and those never move, so "
+                "spill_dir would make room for rows that have none; leave it out, and let "
+                "arena_dir= on a disk, with a larger budget_bytes, hold what memory has no room for"
             )
         if self.in_process or not self.restart:
             raise ConfigError(

@@ -320,13 +320,22 @@ class RowCountMismatch(InvalidInput, AssertionError):
 
 
 class DuplicateRows(InvalidInput):
-    """A put names the same row twice. Reads may, writes may not."""
+    """A put names the same row twice. Reads may, writes may not. ``column``: one of a view that
+    has several values for one sample."""
 
-    def __init__(self, num_rows: int, num_unique: int, uids: Sequence[int]) -> None:
-        super().__init__(num_rows, num_unique, list(uids)[:UID_SAMPLE])
+    def __init__(
+        self, num_rows: int, num_unique: int, uids: Sequence[int], column: str = ""
+    ) -> None:
+        super().__init__(num_rows, num_unique, list(uids)[:UID_SAMPLE], column)
 
     def __str__(self) -> str:
-        num_rows, num_unique, uids = self.args
+        num_rows, num_unique, uids, column = self.args
+        if column:
+            return (
+                f"column {column!r} differs between rows that are one sample: the view has "
+                f"{num_rows} rows of {num_unique} samples ({_uids(uids)} repeat); make each row a "
+                f"sample: view = client.view(client.put(view, partition=…))."
+            )
         return (
             f"the handle has {num_rows} rows but only {num_unique} distinct samples "
             f"({_uids(uids)} repeat); put to the handle before repeat(), or put new samples."

@@ -10,6 +10,7 @@ from transferqueue.dispatch import Declaration, HandlePart
 
 if TYPE_CHECKING:
     from transferqueue.handle import BatchHandle
+    from transferqueue.view.lazy_dataproto import LazyDataProto
     from workers.futures import Pending
     from workers.mesh import Placement
 
@@ -57,6 +58,8 @@ class Dispatched:
     """When the answer is the answers of these ranks, concatenated; ``None`` for any other."""
     handle: BatchHandle | None = None
     """When the answer is this handle with what the ranks stored: its rows are known at once."""
+    view: LazyDataProto | None = None
+    """The view of that handle that was given, which may stand for other samples too."""
     history: tuple[Any, ...] = ()
     """The answers that ``handle`` waits for itself, see `workers.futures.HandleFuture`."""
     is_portable: bool = True

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from transferqueue.handle import BatchHandle
+    from transferqueue.view.lazy_dataproto import LazyDataProto
     from workers.calls import Dispatched
 
 
@@ -132,6 +133,11 @@ class HandleFuture(CallFuture):
         """The rows, with the fields they had before the call."""
         assert self._dispatched.handle is not None
         return self._dispatched.handle
+
+    @property
+    def batch(self) -> BatchHandle | LazyDataProto:
+        """The rows as they were given."""
+        return self.handle if self._dispatched.view is None else self._dispatched.view
 
     @property
     def history(self) -> tuple[Answers, ...]:

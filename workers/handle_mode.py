@@ -10,7 +10,7 @@ from transferqueue.dispatch.join import with_replies
 from transferqueue.dispatch.split_call import HANDLE_KINDS
 from transferqueue.errors import InvalidInput
 from workers.calls import CallSite, Dispatched, RankCall
-from workers.futures import Answers, HandleFuture, Pending
+from workers.futures import Answers, CallFuture, HandleFuture, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +54,9 @@ def dispatch_handle(
     history = History()
     if isinstance(given, HandleFuture):
         history = History(calls=given.history, timeout_s=given.timeout_s)
-        given = given.handle
+        given = given.batch
+    elif isinstance(given, CallFuture):  # its samples are known when they are made
+        given = given.get()
     split = SplitCall.of(
         given, site.placement.num_parts, padding=padding, writes=site.declaration.writes
     )
@@ -73,7 +75,8 @@ def dispatch_handle(
             storing=site.placement.answering_ranks,
             rank_zero_only=site.rank_zero_only,
         ),
-        handle=split.handle,
+        handle=None if split.as_new else split.handle,
+        view=split.view,
         history=history.calls,
     )
 
@@ -102,6 +105,8 @@ def _place_of_handle(site: CallSite, args: Sequence[Any], kwargs: Mapping[str, A
     kinds = (*HANDLE_KINDS, HandleFuture)
     places: list[int | str] = [n for n, value in enumerate(args) if isinstance(value, kinds)]
     places += [name for name, value in kwargs.items() if isinstance(value, kinds)]
+    if not places:
+        places += [n for n, value in enumerate(args) if isinstance(value, CallFuture)][:1]
     if len(places) == 1:
         return places[0]
     if not places:

@@ -47,7 +47,8 @@ def register(
     ``dispatch_fn`` and ``collect_fn``). ``execute_mode``: which ranks run it. ``blocking=False``:
     the call returns a `CallFuture` at once.
 
-    With ``Dispatch.HANDLE`` the columns: ``reads`` are fetched together before the method starts,
+    With ``Dispatch.HANDLE`` the columns: ``reads`` are fetched together before the method starts
+    (``tq.on("cuda", "values")``: straight to the current device of the rank),
     ``optional`` with them where they are there, ``writes`` is what it returns, all of them and no
     other. The method gets a lazy view in place of the handle. A rank that fails stores nothing;
     what other ranks of the call have stored stays, so that a call that is to be made again needs

@@ -15,11 +15,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--spill", action="store_true", help="little memory, and a disk")
+    parser.add_argument(
+        "--replicas", action="store_true", help="two copies, and shards that lose what they had"
+    )
     parser.add_argument("--records", type=Path, help="where to keep what the workers wrote down")
     arguments = parser.parse_args()
     folder = arguments.records or Path(tempfile.mkdtemp(prefix="transferqueue-chaos-"))
     folder.mkdir(exist_ok=True)
-    outcome = soak(arguments.seconds, arguments.seed, folder, spill=arguments.spill)
+    outcome = soak(
+        arguments.seconds,
+        arguments.seed,
+        folder,
+        spill=arguments.spill,
+        replicas=arguments.replicas,
+    )
     report(outcome)
     print(f"records: {folder}")
     sys.exit(1 if outcome.broken else 0)

@@ -21,6 +21,7 @@ from tests.chaos.record import FLOW, KEPT, Found, Ledger, broken_promises, read_
 from tests.chaos.rows import FIELDS, what_is_torn
 from tests.chaos.worker import LEASE_S, TASK
 from tests.e2e.two_hosts import NEAR, TwoHosts, reason_to_skip
+from tests.recovery.test_replicas import arena_files, is_complete
 from tests.waiting import wait_until
 from transferqueue.errors import NotReady
 from transferqueue.net.keys import ClientKeys
@@ -128,8 +129,15 @@ class Trouble:
     """What happens to them, as a seed has it."""
 
     def __init__(
-        self, service: ServiceProcess, workers: Workers, hosts: TwoHosts | None, seed: int
+        self,
+        service: ServiceProcess,
+        workers: Workers,
+        hosts: TwoHosts | None,
+        seed: int,
+        copies: tq.Client | None,
     ) -> None:
+        """``copies``: of a service that keeps two of each row."""
+        self._copies = copies
         self._service = service
         self._workers = workers
         self._hosts = hosts
@@ -144,6 +152,7 @@ class Trouble:
             self.stop_a_shard,
             self.stop_a_worker,
             *([self.cut_the_link] if hosts else []),
+            *([self.lose_a_shard, self.lose_a_shard] if copies else []),
         ]
 
     def make(self) -> None:
@@ -175,6 +184,16 @@ class Trouble:
         self.pause(0.2, 1.5)
         self._service.send(signal.SIGCONT, name)
 
+    def lose_a_shard(self) -> None:
+        """Its memory and its journal go with it, while the other one has everything."""
+        assert self._copies is not None
+        wait_until(lambda: is_complete(self._copies), timeout_s=60)
+        name = self._shard()
+        self._service.send(signal.SIGSTOP, name)
+        for path in arena_files(self._copies, int(name[-1])):
+            path.unlink()
+        self._service.send(signal.SIGKILL, name)
+
     def stop_a_worker(self) -> None:
         process = self._dice.choice(self._workers.processes)
         process.send_signal(signal.SIGSTOP)
@@ -188,20 +207,23 @@ class Trouble:
         self._hosts.set_link(up=True)
 
 
-def soak(seconds: float, seed: int, folder: Path, *, spill: bool = False) -> Outcome:
+def soak(
+    seconds: float, seed: int, folder: Path, *, spill: bool = False, replicas: bool = False
+) -> Outcome:
     """Trouble for so long, then peace, and a look at what is there. ``folder``: for records, and
-    for what is spilled."""
+    for what is spilled. ``replicas``: with two copies of each row, and shards that lose theirs."""
     has_hosts = reason_to_skip() is None
     with ExitStack() as stack:
         hosts = stack.enter_context(TwoHosts(delay_ms=DELAY_MS, loss=LOSS)) if has_hosts else None
-        service = ServiceProcess(_service_command(hosts, folder / "spilled" if spill else None))
+        settings = _settings(hosts, folder / "spilled" if spill else None, replicas=replicas)
+        service = ServiceProcess(_service_command(hosts, settings))
         stack.callback(service.close)
         near, keys = service.state["endpoints"][0], service.state["keys"]
         with tq.connect(near, keys=ClientKeys.load(Path(keys))) as client:
             client.create_partition(FLOW, tasks=[TASK], retention="consumed")
             workers = Workers(folder, _worker_commands(service.state, hosts))
             stack.callback(workers.close)
-            trouble = Trouble(service, workers, hosts, seed)
+            trouble = Trouble(service, workers, hosts, seed, client if replicas else None)
             until_s = time.monotonic() + seconds
             while time.monotonic() < until_s:
                 trouble.pause()
@@ -229,14 +251,20 @@ def _env() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
 
 
-def _service_command(hosts: TwoHosts | None, spill_dir: Path | None) -> list[str]:
+def _settings(hosts: TwoHosts | None, spill_dir: Path | None, *, replicas: bool) -> dict[str, Any]:
     settings: dict[str, Any] = {"budget_bytes": BUDGET_BYTES}
+    if replicas:
+        settings["replicas"] = 2
     if spill_dir is not None:
         spill_dir.mkdir()
         settings = {"budget_bytes": SPILLING_BUDGET_BYTES, "spill_dir": str(spill_dir)}
         settings["spill_bytes"] = SPILL_BYTES
     if hosts is not None:
         settings["host"] = NEAR
+    return settings
+
+
+def _service_command(hosts: TwoHosts | None, settings: dict[str, Any]) -> list[str]:
     program = [sys.executable, "-m", "tests.chaos.service_program", json.dumps(settings)]
     return program if hosts is None else hosts.command(hosts.near, *program)
 

@@ -74,16 +74,15 @@ def on_device(name: str, directory: Path | None = None) -> Maker:
     return make
 
 
-KEPT = "fake gpu and host copies"
+OF_SUCCESSORS = ("kept", "adopt", "kill", "recover", "life")
 SEVERAL = {"several": 0, "several, the second": 1}
 """Number of the default one."""
 
 
-@pytest.fixture(params=[*BACKENDS, *SEVERAL, "host device", "fake gpu", KEPT, CUDA])
+@pytest.fixture(params=[*BACKENDS, *SEVERAL, "host device", "fake gpu", CUDA])
 def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
     name = request.param
-    kept = tmp_path if name == KEPT else None
-    if name in ("fake gpu", KEPT):
+    if name == "fake gpu":
         machine = FakeMachine.create(tmp_path, memory_bytes=12 << 20)
         name = machine.name_of(machine.uuids[0])
     with no_leaks(str(tmp_path)):
@@ -92,7 +91,7 @@ def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
         elif name in BACKENDS:
             yield maker_of(name, tmp_path)
         else:
-            yield on_device(name.partition(" ")[0], kept)
+            yield on_device(name.partition(" ")[0])
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -100,6 +99,17 @@ def test_contract(check: Check, maker: Maker, request: pytest.FixtureRequest) ->
     if "cuda:0" in request.node.name and "kill" in check.__name__:
         pytest.skip("it forks, which the driver does not survive")
     check(maker)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [check for check in CHECKS if any(word in check.__name__ for word in OF_SUCCESSORS)],
+    ids=lambda check: check.__name__,
+)
+def test_host_copies_of_a_device_keep_the_contract(check: Check, tmp_path: Path) -> None:
+    machine = FakeMachine.create(tmp_path, memory_bytes=12 << 20)
+    with no_leaks(str(tmp_path)):
+        check(on_device(machine.name_of(machine.uuids[0]), tmp_path))
 
 
 @contextmanager

@@ -6,8 +6,6 @@ import gc
 import logging
 import os
 import signal
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -157,35 +155,6 @@ def test_a_tensor_that_outlives_the_block_is_warned_of_and_its_memory_stays_lent
     gc.collect()
     client.get(client.put({"y": torch.zeros(1)}))
     wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
-
-
-READER = """
-import sys, time
-import transferqueue as tq
-client = tq.connect(sys.argv[1], device=sys.argv[2])
-with client.borrow(tq.BatchHandle.from_bytes(bytes.fromhex(sys.argv[3]))) as td:
-    print(int(td["x"].sum()), flush=True)
-    time.sleep(60)
-"""
-
-
-def test_what_a_killed_reader_had_borrowed_is_kept_apart_and_then_freed(
-    service: Service, client: Client, machine: FakeMachine
-) -> None:
-    handle = client.put({"x": torch.ones(64, 1000)})
-    arguments = [service.address, machine.name_of(machine.uuids[0]), handle.to_bytes().hex()]
-    reader = subprocess.Popen(
-        [sys.executable, "-c", READER, *arguments], stdout=subprocess.PIPE, text=True
-    )
-    with reader:
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "64000\n"
-        client.clear(handle)
-        assert backend_sum(client, "lent_bytes") == used_bytes(client) == 256_000
-        reader.send_signal(signal.SIGKILL)
-    wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
-    assert backend_sum(client, "quarantined_bytes") == used_bytes(client) == 256_000
-    wait_until(lambda: used_bytes(client) == 0)
 
 
 def test_memory_that_was_given_on_in_the_block_is_not_believed(client: Client) -> None:

@@ -257,7 +257,7 @@ def test_space_that_a_stuck_device_may_write_to_is_nobodys_until_it_goes_on(
         assert torch.equal(client.get(handle)["x"], torch.zeros(64, 1000))
 
 
-WRITER = """
+VICTIM = """
 import sys, time, torch
 import transferqueue as tq
 from tests.e2e.fake_gpus import gpu_of, put_on
@@ -271,30 +271,34 @@ def hang(*arguments):
     time.sleep(60)
 
 client = tq.connect(sys.argv[1], device=sys.argv[2])
-client.put({"x": put_on(gpu_of(client), torch.ones(64, 1000))})
-print("done", flush=True)
-DeviceSide.fill = hang
-client.put({"x": put_on(gpu_of(client), torch.ones(64, 1000))})
+gpu = gpu_of(client)
+handles = [client.put({"x": put_on(gpu, torch.ones(64, 1000))}) for _ in range(2)]
+with client.borrow(handles[0]) as td:
+    client.clear(handles[0])
+    print(int(td["x"].sum()), flush=True)
+    DeviceSide.fill = hang
+    client.put({"x": put_on(gpu, torch.ones(64, 1000))})
 """
 
 
-def test_a_writer_that_is_killed_leaves_nothing_and_its_slots_are_kept_apart_for_a_while(
+def test_what_a_killed_process_borrowed_and_wrote_is_kept_apart_for_a_while_and_then_freed(
     service: Service, client: Client, machine: FakeMachine
 ) -> None:
     arguments = [service.address, machine.name_of(machine.uuids[0])]
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE, text=True
+    victim = subprocess.Popen(
+        [sys.executable, "-c", VICTIM, *arguments], stdout=subprocess.PIPE, text=True
     )
-    with writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "done\n"
-        assert writer.stdout.readline() == "filled\n"
-        assert used_bytes(client) == 2 * 256_000
-        writer.send_signal(signal.SIGKILL)
-    wait_until(lambda: backend_sum(client, "quarantined_bytes") == 256_000)
-    killed_s = time.monotonic()
+    with victim:
+        assert victim.stdout is not None
+        assert [victim.stdout.readline() for _ in range(2)] == ["64000\n", "filled\n"]
+        assert backend_sum(client, "lent_bytes") == 256_000
+        assert used_bytes(client) == 3 * 256_000
+        victim.send_signal(signal.SIGKILL)
+        killed_s = time.monotonic()
+    wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
+    assert backend_sum(client, "quarantined_bytes") == 2 * 256_000
     wait_until(lambda: used_bytes(client) == 256_000)
-    assert time.monotonic() - killed_s > QUARANTINE_S / 2
+    assert time.monotonic() - killed_s >= QUARANTINE_S
     stored = client.select("default")
     assert torch.equal(client.get(stored, fields=["x"])["x"], torch.ones(64, 1000))
 

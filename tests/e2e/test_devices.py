@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +13,11 @@ import torch
 
 import transferqueue as tq
 from tests.e2e.fake_gpus import (
-    BUDGET_BYTES,
     backend_sum,
     columns,
     expect_same,
     gpu_of,
     serve,
-    used_bytes,
 )
 from tests.waiting import wait_until
 from transferqueue.client.device_side import DeviceSide
@@ -45,7 +41,6 @@ if TYPE_CHECKING:
 
     from transferqueue.client.sync_client import Client
     from transferqueue.devices.base import MemoryHandle
-    from transferqueue.net.calls import Call
     from transferqueue.service.embedded import Service
 
 
@@ -128,6 +123,15 @@ def test_without_a_device_the_same_rows_come_to_the_host(client: Client) -> None
     expect_same(got, put)
     assert not gpu_of(client).holds(got["dense"])
     assert client.get(handle, fields=["dense"])["dense"].shape == (64, 1000)
+
+
+def test_a_device_of_two_names_is_one(client: Client, machine: FakeMachine) -> None:
+    handle = client.put({"x": torch.randn(64, 1000)})
+    ordinal = machine.order().index(machine.uuids[0])
+    name = f"fake:{machine.folder}:{ordinal}"
+    assert client.get(handle, device=name)["x"].shape == (64, 1000)
+    assert client.get(handle)["x"].shape == (64, 1000)
+    assert gpu_of(client).counters.opens == 1
 
 
 async def test_the_asynchronous_client_does_the_same(
@@ -214,69 +218,6 @@ def test_a_stuck_device_is_an_error_and_its_loan_comes_back(
     assert client.get(handle, fields=["dense"])["dense"].shape == (64, 1000)
 
 
-READER = """
-import sys, time
-import transferqueue as tq
-from transferqueue.client.device_side import DeviceSide
-
-def hang(*arguments):
-    print("holding", flush=True)
-    time.sleep(60)
-
-DeviceSide.filled = hang
-client = tq.connect(sys.argv[1], device=sys.argv[2])
-client.get(tq.BatchHandle.from_bytes(bytes.fromhex(sys.argv[3])))
-"""
-
-
-def test_a_reader_that_is_killed_gives_its_slots_back_after_a_while(
-    service: Service, client: Client, machine: FakeMachine
-) -> None:
-    handle = client.put({"x": torch.randn(64, 1000)})
-    arguments = [service.address, machine.name_of(machine.uuids[0]), handle.to_bytes().hex()]
-    reader = subprocess.Popen(
-        [sys.executable, "-c", READER, *arguments], stdout=subprocess.PIPE, text=True
-    )
-    with reader:
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "holding\n"
-        client.clear(handle)
-        assert (
-            backend_sum(client, "lent_bytes")
-            == used_bytes(client)
-            == 256_000 // 4096 * 4096 + 4096 - 2048
-        )
-        reader.send_signal(signal.SIGKILL)
-    wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
-    assert backend_sum(client, "quarantined_bytes") == used_bytes(client) > 0
-    wait_until(lambda: used_bytes(client) == 0)
-
-
-def test_a_loan_that_is_kept_too_long_is_reported_and_kept(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handle = client.put({"x": torch.ones(64, 1000)})
-    call, filled = PartGet.call, DeviceSide.filled
-
-    def overdue() -> int:
-        return sum(shard["loans_overdue"] for shard in client.status()["shards"])
-
-    def borrow(part: PartGet, **arguments: Any) -> Call:
-        return call(part, **arguments).with_more("borrow_s", 0.0)
-
-    def keep(*arguments: Any) -> torch.Tensor:
-        wait_until(lambda: overdue() == 1)
-        client.clear(handle)
-        assert backend_sum(client, "lent_bytes") == used_bytes(client) > 0
-        return filled(*arguments)
-
-    monkeypatch.setattr(PartGet, "call", borrow)
-    monkeypatch.setattr(DeviceSide, "filled", keep)
-    assert torch.equal(client.get(handle)["x"], torch.ones(64, 1000))
-    wait_until(lambda: used_bytes(client) == 0)
-    assert overdue() == 1
-
-
 def test_what_was_given_on_while_it_was_copied_is_not_believed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,18 +289,3 @@ def test_a_shard_that_cannot_show_its_memory_is_read_through_its_socket(
         assert "same-gpu: " in link["why_not_better"]
         with pytest.raises(RungRefused):
             tq.connect(service.address, device=name, required="peer")
-
-
-def test_memory_of_the_host_lands_on_a_device_too(machine: FakeMachine) -> None:
-    name = machine.name_of(machine.uuids[0])
-    with (
-        tq.serve(budget_bytes=BUDGET_BYTES) as service,
-        tq.connect(service.address, device=name) as client,
-    ):
-        put = columns()
-        got = client.get_columns(client.put(put))
-        expect_same(got, put)
-        assert gpu_of(client).holds(got["dense"])
-        (link,) = client.links()
-        assert link["rung"] == "shm"
-        assert "page-locked" in link["why_not_better"]

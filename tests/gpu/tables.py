@@ -67,8 +67,35 @@ def bandwidth_rows(device: str, nbytes: int) -> list[tuple[str, float]]:
         assert torch.equal(got.cpu(), data), "other bytes came back"
         rows.append(("get on the device", nbytes / median_s(lambda: client.get(handle))))
         rows.append(("get to the host", nbytes / median_s(lambda: host.get(handle))))
+        rows.append(("put from the device", nbytes / median_s(lambda: _put(client, got))))
         rows.append((".cpu() and put", nbytes / median_s(lambda: _put(client, got.cpu()))))
+        borrowed = median_s(lambda: _borrow(client, handle))
+        rows.append(("borrow on the device", nbytes / borrowed))
+        rows += _by_host_memory(device, got, nbytes)
     return rows
+
+
+def _by_host_memory(device: str, on_device: torch.Tensor, nbytes: int) -> list[tuple[str, float]]:
+    """Shards on the host: by what is page-locked, and as it is without any of this."""
+    with (
+        tq.serve(budget_bytes=4 * nbytes + (8 << 20)) as service,
+        tq.connect(service.address, device=device) as client,
+        tq.connect(service.address) as host,
+    ):
+        # To a fake GPU it is the client that had the tensor made which knows where it is.
+        there = client.get(client.put({"x": on_device.cpu()}))["x"]
+        handle = client.put({"x": there})
+        steps: dict[str, Callable[[], object]] = {
+            "put from the device to the host": lambda: _put(client, there),
+            ".cpu() and put to the host": lambda: _put(host, there.cpu()),
+            "get from the host on the device": lambda: client.get(handle),
+        }
+        return [(what, nbytes / median_s(step)) for what, step in steps.items()]
+
+
+def _borrow(client: Client, handle: tq.BatchHandle) -> None:
+    with client.borrow(handle):
+        pass
 
 
 def _put(client: Client, data: torch.Tensor) -> None:

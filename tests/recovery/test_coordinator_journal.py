@@ -49,6 +49,9 @@ def account_of(plane: ControlPlane) -> dict[str, Any]:
         "closed": dict(plane.leases.closed()),
     }
     for partition in plane.partitions:
+        is_declared = plane.partitions.is_declared(partition.name)
+        if not (is_declared or partition.table.num_rows or partition.quota.rows_put):
+            continue  # somebody has looked whether there is anything, this test for one
         rows = partition.table.live_rows()
         uids = partition.table.uids(rows).tolist()
         tasks = {

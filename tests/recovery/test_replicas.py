@@ -15,7 +15,7 @@ import torch
 import transferqueue as tq
 from tests.recovery.test_kills import Crew, Producer, rows_of
 from tests.waiting import wait_until
-from transferqueue.errors import ConfigError, RowsGone, RowsLost, StorageFull
+from transferqueue.errors import ConfigError, InvalidInput, RowsGone, RowsLost, StorageFull
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,6 +174,55 @@ def test_gets_go_to_the_guard_while_a_shard_is_away_and_puts_wait_for_it(
     assert client.get(handle, fields=["z"])["z"].tolist() == [0.0] * 4
 
 
+def test_copies_stay_as_they_are_when_the_coordinator_is_restarted(
+    service: tq.Service, client: tq.Client
+) -> None:
+    wait_for_both(client)
+    client.put({"x": torch.zeros(4, 50_000)})
+    pid = service.pids["coordinator"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: service.pids["coordinator"] != pid, timeout_s=20)
+    until_s = time.monotonic() + 1.5  # each shard has told it more than once
+    while time.monotonic() < until_s:
+        copies = [shard["copies"] for shard in client.status()["shards"]]
+        assert all(each["is_complete"] and each["copied_bytes"] == 0 for each in copies)
+    handle = client.put({"x": torch.zeros(4, 50_000)})
+    assert client.get(handle)["x"].shape == (4, 50_000)
+
+
+def test_a_partition_whose_rows_can_be_made_again_has_one_copy_of_them(
+    service: tq.Service, client: tq.Client
+) -> None:
+    client.create_partition("scratch", replicas=1)
+    with pytest.raises(InvalidInput, match="declared otherwise"):
+        client.create_partition("scratch", replicas=2)
+    wait_for_both(client)
+    once = [client.put({"x": torch.arange(5)}, partition="scratch") for _ in range(4)]
+    twice = [client.put({"x": torch.arange(5)}, partition="p") for _ in range(4)]
+    with pytest.raises(InvalidInput, match="before the first put; it has 20 rows"):
+        client.create_partition("p", replicas=1)
+    client.put({"y": torch.arange(5)}, handle=once[0])
+    kept = [mirror["rows"] for s in client.status()["shards"] for mirror in s["copies"]["kept"]]
+    assert kept == [10, 10]
+    lose(service, client, 0)
+    for handle in twice:
+        assert client.get(handle)["x"].tolist() == [0, 1, 2, 3, 4]
+    for handle in once:
+        if int(handle.uids[0]) >> 48:
+            assert client.get(handle)["x"].tolist() == [0, 1, 2, 3, 4]
+            continue
+        with pytest.raises(RowsLost, match="5 of 5 rows"):
+            client.get(handle)
+    more = [client.put({"x": torch.arange(5)}, partition="scratch") for _ in range(4)]
+    assert len({uid for handle in (*once, *twice, *more) for uid in handle.uids.tolist()}) == 60
+    with (
+        tq.serve(budget_bytes=MIB) as single,
+        tq.connect(single.address) as client,
+        pytest.raises(InvalidInput, match="start it with replicas=2"),
+    ):
+        client.create_partition("p", replicas=2)
+
+
 def test_with_both_copies_gone_rows_are_lost_by_name(
     service: tq.Service, client: tq.Client
 ) -> None:
@@ -229,7 +278,7 @@ def test_settings_that_cannot_hold_two_copies_are_refused() -> None:
         tq.serve(shards=3, replicas=3)
     with pytest.raises(ConfigError, match="started again"):
         tq.serve(shards=2, replicas=2, restart=False)
-    with pytest.raises(ConfigError, match="in memory only"):
+    with pytest.raises(ConfigError, match="never move"):
         tq.serve(shards=2, replicas=2, spill_dir="/tmp", spill_bytes=MIB)
 
 

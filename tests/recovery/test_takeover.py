@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import transferqueue as tq
-from tests.recovery.test_replicas import MIB, wait_for_both
+from tests.recovery.test_replicas import MIB, lose, wait_for_both
 from tests.waiting import wait_until
 from transferqueue.errors import RowsLost, SlotTakenOver
+from transferqueue.net.sync_channel import run_blocking
 from transferqueue.service.joining import join
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ def test_a_guard_takes_the_place_of_a_shard_that_does_not_come_back_and_gets_a_g
         assert isinstance(service.failures["shard-0"], SlotTakenOver)
         assert client.get(more)["x"].tolist() == [0, 2, 3]
 
-        # The process that serves two slots is killed: both are there again.
-        os.kill(service.pids[f"shard-{guard}"], signal.SIGKILL)
+        # The process that serves two slots is killed, and the coordinator: all is there again.
+        for name in (f"shard-{guard}", "coordinator"):
+            os.kill(service.pids[name], signal.SIGKILL)
         assert client.get(more, timeout_s=20)["y"].sum() == 3
         wait_for_both(client)
         assert client.get(more)["x"].tolist() == [0, 2, 3]
@@ -97,19 +99,49 @@ def test_without_a_second_copy_rows_of_a_shard_that_does_not_come_back_are_lost_
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_shard_that_joins_has_a_guard_and_is_one() -> None:
+def test_shards_that_joined_leave_and_their_rows_stay() -> None:
     with (
-        tq.serve(shards=2, budget_bytes=16 * MIB, replicas=2, takeover_s=2.0) as service,
+        tq.serve(shards=2, budget_bytes=16 * MIB, replicas=2) as service,
         tq.connect(service.address) as client,
     ):
-        joined = join(service.address, shards=1, budget_bytes=16 * MIB)
-        with joined:
+        with join(service.address, shards=1, budget_bytes=16 * MIB) as joined:
             (slot,) = joined.slots
             wait_for_both(client)
+            guards = {s["slot"]: s["copies"]["guard"] for s in client.status()["shards"]}
+            assert slot in guards
             handle = rows_on(client, (slot,))[slot]
-            joined._supervisor.close()  # its owner is gone, and all that was there
-            assert client.get(handle)["x"].tolist() == [0, 1, 2, 3]
-            wait_until(lambda: slot in serving(client), timeout_s=20)
-            wait_for_both(client)
-            assert client.get(handle)["x"].tolist() == [0, 1, 2, 3]
-            client.clear(partition="p")
+            client.wait(handle)
+        assert client.get(handle)["x"].tolist() == [0, 1, 2, 3], "also just now"
+        wait_until(lambda: slot in serving(client), timeout_s=20)
+        assert serving(client)[slot] == service.pids[f"shard-{guards[slot]}"]
+        wait_for_both(client)
+        with tq.connect(service.address) as late:
+            leaving = late._ops.upkeep.lose_shard(slot, owner=joined._lineage)
+            assert not run_blocking(leaving), "who was its owner has no say any more"
+            assert late.get(late.put({"y": torch.ones(4)}, handle=handle))["y"].sum() == 4
+
+
+def test_a_guard_that_stands_still_holds_puts_up_for_so_long_and_catches_up() -> None:
+    with (
+        tq.serve(shards=2, budget_bytes=16 * MIB, replicas=2, guard_silence_s=1.0) as service,
+        tq.connect(service.address) as client,
+    ):
+        wait_for_both(client)
+        handle = rows_on(client, (0,))[0]
+        pid = service.pids["shard-1"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            began_s = time.monotonic()
+            for name in "abcde":
+                handle = client.put({name: torch.ones(4)}, handle=handle)
+            assert 0.4 < time.monotonic() - began_s < 4.0, "once, and not each of them"
+            status = client.status()
+            assert status["shards_away"] == [1]
+            (home,) = status["shards"]
+            assert home["copies"]["is_complete"] is False
+            assert home["copies"]["phase"] == "one copy"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_for_both(client)
+        lose(service, client, 0)
+        assert client.get_columns(handle, fields=["e"])["e"].sum() == 4

@@ -258,6 +258,36 @@ def test_a_home_that_starts_again_acknowledges_nothing_while_its_old_mirror_is_o
     assert pair.model.rows["p"][pair.uids[0]] == {"x": b"after"}
 
 
+def test_rows_without_a_second_copy_take_their_place_among_the_others_and_no_room() -> None:
+    pair = Pair()
+    pair.home.copies.one_copy = frozenset({"once"})
+    pair.settle()
+    for number in range(3):
+        pair.put(b"twice")
+        cells = {"x": (b"once", b"once")}
+        pair.change(Put(number=100 + number, partition="once", uids=None, cells=cells))
+    assert not pair.model.state, "in their order, when the guard has answered"
+    pair.exchange()
+    once = tuple(pair.model.rows["once"])
+    assert sorted((*once, *pair.uids)) == list(range(min(pair.uids), pair.model.next_uid))
+    pair.change(Put(number=200, partition="once", uids=once, cells={"y": (b"more",) * 6}))
+    assert pair.model.rows["once"][once[0]] == {"x": b"once", "y": b"more"}, "nobody is asked"
+    pair.change(Clear(partition="once", uids=once[:1]))
+    pair.exchange()
+    kept = pair.guard.keeper.kept[SLOT].mirror.store
+    assert pair.mirrored() == {"p": pair.model.state["p"]}
+    assert kept.next_uid == pair.model.next_uid
+    assert kept.lost_in == {"once": max(once) + 1}
+
+    pair.guard = Guard(BUDGET, 1)  # and in a copy of everything
+    pair.home.wire.to_guard.clear()
+    pair.pass_time()
+    pair.exchange()
+    pair.settle()
+    assert pair.mirrored() == {"p": pair.model.state["p"]}
+    assert pair.guard.keeper.kept[SLOT].mirror.store.lost_in == {"once": pair.model.next_uid}
+
+
 def test_a_throttle_lets_so_many_bytes_a_second_through() -> None:
     throttle = Throttle(1000.0)
     sent, now_s = 0, 100.0

@@ -39,6 +39,7 @@ class FakeClient:
     gets: list[tuple[int, list[str]]] = field(default_factory=list)
     """Rows and fields of each get."""
     puts: list[list[str]] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
     got_bytes: int = 0
     _cells: dict[tuple[int, str], Cell] = field(default_factory=dict)
     _next: int = 0
@@ -79,8 +80,15 @@ class FakeClient:
         return handle.with_fields({name: column.spec for name, column in encoded.items()})
 
     def get_columns(
-        self, handle: BatchHandle, *, fields: Sequence[str] | None = None
+        self,
+        handle: BatchHandle,
+        *,
+        fields: Sequence[str] | None = None,
+        device: str | None = None,
     ) -> dict[str, Any]:
+        """``device``: noted, and no more."""
+        if device is not None:
+            self.devices.append(device)
         names = list(handle.fields) if fields is None else list(fields)
         self.gets.append((len(handle), names))
         return {name: self._column(handle, name) for name in names}

@@ -82,7 +82,7 @@ def test_push_stores_new_fields_and_refuses_what_cannot_be(client: tq.Client) ->
         view.push()
     assert client.get(view.push(overwrite=True), fields=["values"])["values"].sum() == 0
     repeated = view.repeat(2)
-    repeated.batch["more"] = torch.zeros(24)
+    repeated.batch["more"] = torch.arange(24)
     with pytest.raises(DuplicateRows):
         repeated.push()
 

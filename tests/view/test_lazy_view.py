@@ -301,10 +301,25 @@ def test_an_edited_column_is_written_when_it_is_named(
     assert client.view(handle).batch["ids"].sum() == 0
 
 
-def test_a_view_with_repeated_rows_is_not_pushed(client: FakeClient, view: LazyDataProto) -> None:
+def test_rows_that_are_one_sample_are_stored_once_where_they_agree(
+    client: FakeClient, view: LazyDataProto
+) -> None:
+    view.batch["values"] = torch.arange(6)
+    view.non_tensor_batch["group"] = objects(*[[k] for k in range(6)])
+    for number, repeated in enumerate((view.repeat(2), pad_dataproto_to_divisor(view, 4)[0])):
+        handle = repeated.rename(["values", "group"], [f"v{number}", f"g{number}"]).push()
+        stored = client.view(handle[:6])
+        assert torch.equal(client.view(handle).batch[f"v{number}"], repeated.batch[f"v{number}"])
+        assert sorted(stored.non_tensor_batch[f"g{number}"].tolist())[0] == [0]
+        assert len(client.puts) == 2 + number
+
+
+def test_rows_that_are_one_sample_and_differ_are_not_stored(
+    client: FakeClient, view: LazyDataProto
+) -> None:
     for repeated in (view.repeat(2), pad_dataproto_to_divisor(view, 4)[0]):
-        repeated.batch["values"] = torch.zeros(len(repeated))
-        with pytest.raises(DuplicateRows, match="only 6 distinct samples"):
+        repeated.batch["values"] = torch.arange(len(repeated))
+        with pytest.raises(DuplicateRows, match=r"column 'values' differs .* of 6 samples"):
             repeated.push()
     padded, pad_size = pad_dataproto_to_divisor(view, 4)
     padded.batch["values"] = torch.arange(8)

@@ -129,7 +129,7 @@ class GotPart:
     payload: np.ndarray | None
     """uint8[bytes of its rows, in order]; ``None``: they are still to come."""
     lent: LentRanges | None = None
-    """They lie in device memory of the shard."""
+    """They lie in memory of the shard, where a device of this process copies them from."""
 
 
 class JoinedColumn:

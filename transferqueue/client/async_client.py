@@ -291,11 +291,16 @@ class AsyncClient(AsyncLooking, AsyncUpkeep):
         *,
         version: int | str = "latest",
         newer_than: int | None = None,
+        device: object = None,
         timeout_s: float | None = None,
     ) -> Weights:
         """See `Client.fetch`."""
         return await self._ops.weights.fetch(
-            name, version=version, newer_than=newer_than, timeout_s=timeout_s
+            name,
+            version=version,
+            newer_than=newer_than,
+            device=device,
+            timeout_s=timeout_s,
         )
 
     def stats(self) -> dict[str, dict[str, int]]:

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from transferqueue.client.device_access import DeviceAccess
+from transferqueue.client.locked_arena import LockedArena
 from transferqueue.errors import Malformed
 
-Source = DeviceAccess | np.ndarray
-"""Device memory of a shard, or uint8[bytes] of the host."""
+Lent = DeviceAccess | LockedArena
+"""Memory of a shard that a device copies from by itself: of a device, or page-locked."""
+
+Source = Lent | np.ndarray
+"""Or uint8[bytes] of the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +29,9 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LentRanges:
-    """Where the cells of a part lie in a shard's device memory, in order."""
+    """Where the cells of a part lie in a shard's memory, in order."""
 
-    access: DeviceAccess
+    access: Lent
     starts: np.ndarray  # int64[ranges]
     sizes: np.ndarray  # int64[ranges]
 

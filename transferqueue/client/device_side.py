@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from transferqueue.client.device_access import DeviceAccess
 from transferqueue.client.device_puts import DeviceRows
+from transferqueue.client.locked_arena import LockedArena
 from transferqueue.client.postponed import Postponed
 from transferqueue.closing import Closing
 from transferqueue.devices.ladder import Choice, ClientSide, Rung, ShardSide, choose, require
@@ -20,6 +22,7 @@ from transferqueue.errors import (
     HandleRefused,
     OwnerLost,
     PeerRefused,
+    PinningRefused,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from transferqueue.backends.arena_address import ArenaAddress
     from transferqueue.client.assembly import ColumnRows
     from transferqueue.client.device_copies import Copy, Source
     from transferqueue.client.device_puts import DeviceBytes, Ranges
@@ -35,17 +39,15 @@ if TYPE_CHECKING:
     from transferqueue.devices.base import Device, DeviceBlock
     from transferqueue.net.calls import Call
 
-ARENA_IS_NOT_LOCKED = (
-    "arenas are not page-locked: copies go through a ring of page-locked memory instead"
-)
+_log = logging.getLogger(__name__)
 
 
 class DeviceSide(Closing):
-    """One device, opened when it is first asked for. Safe to use from several threads."""
+    """One device, which it closes in the end. Safe to use from several threads."""
 
-    def __init__(self, name: str, required: Rung | None = None) -> None:
-        """``required``: the worst way that will do. `DeviceMissing`."""
-        self.device = find_device(name)
+    def __init__(self, device: Device, required: Rung | None = None) -> None:
+        """``required``: the worst way that will do."""
+        self.device = device
         self._required = required
         self._lock = threading.Lock()
         self._stream = self.device.stream()
@@ -56,6 +58,8 @@ class DeviceSide(Closing):
         self._stuck: list[Staging] = []
         """Kept, since the device may still write to them."""
         self._postponed = Postponed()
+        self._arenas: dict[int, LockedArena] = {}  # by slot
+        self._why_not_locked = ""
         self._opened = OpenedBlocks()
         self._devices: dict[str, Device | None] = {self.device.uuid: self.device}
         self._why_not_peer: dict[str, str] = {}
@@ -83,7 +87,7 @@ class DeviceSide(Closing):
             device_uuid=self.device.uuid,
             visible=frozenset(uuid for uuid, found in self._devices.items() if found is not None),
             peers=self._why_not_peer,
-            why_not_arena_pinned=ARENA_IS_NOT_LOCKED,
+            why_not_arena_pinned=self._why_not_locked,
             why_not_pinned=self._staging.why_not_pinned,
         )
 
@@ -100,6 +104,32 @@ class DeviceSide(Closing):
                 self._devices[access.uuid] = None
             except PeerRefused as refused:
                 self._why_not_peer[access.uuid] = str(refused)
+
+    def locked(self, shard: ShardAddress, ranges: Ranges) -> LockedArena | None:
+        """The shared memory of a shard, for the device to copy from and to in these ranges, which
+        are addresses and sizes of slabs. ``None`` where another way is taken; that it cannot be
+        page-locked is said once, and shown by `Client.links`. `RungRefused` where it must be."""
+        if shard.arena is None or self.way_to(shard).rung is not Rung.PINNED_SHM:
+            return None
+        try:
+            with self._lock:
+                found = self._arena(shard.slot, shard.arena)
+                found.lock(ranges)
+                return found
+        except (PinningRefused, OSError) as refused:
+            why = self._why_not_locked = str(refused)
+        # The text: a record of the log that had the error would keep its frames, and tensors there.
+        _log.warning("%s: memory of shards is not page-locked: %s", self.device.name, why)
+        self.way_to(shard)
+        return None
+
+    def _arena(self, slot: int, arena: ArenaAddress) -> LockedArena:
+        known = self._arenas.get(slot)
+        if known is None or known.arena.token != arena.token:
+            if known is not None:
+                known.close()
+            known = self._arenas[slot] = LockedArena(arena, self.device)
+        return known
 
     # -- puts -----------------------------------------------------------------------------------
 
@@ -170,6 +200,23 @@ class DeviceSide(Closing):
         with self._lock:
             return self._postponed.take_due()
 
+    def place(self, arena: LockedArena, columns: Sequence[tuple[int, DeviceRows]]) -> None:
+        """As `fill`, to page-locked shared memory of a shard."""
+        with self._lock:
+            for event in {column.source.ready for _, column in columns}:
+                self._stream.wait_for(event)
+            for address, column in columns:
+                self._place_rows(arena, address, column)
+            self._stream.record().wait()
+
+    def _place_rows(self, arena: LockedArena, address: int, rows: DeviceRows) -> None:
+        for start, nbytes in rows.ranges(0, rows.num_bytes):
+            at = start
+            for piece in arena.pieces(address, nbytes):
+                self._stream.copy_out(rows.source.block, at, piece)
+                at += piece.nbytes
+            address += nbytes
+
     def _copy_rows(self, block: DeviceBlock, address: int, rows: DeviceRows) -> None:
         for start, nbytes in rows.ranges(0, rows.num_bytes):
             self._stream.copy_across(block, address, rows.source.block, start, nbytes)
@@ -198,6 +245,11 @@ class DeviceSide(Closing):
                 if isinstance(source, DeviceAccess):
                     block = self._block(source)
                     self._stream.copy_across(target, copy.target, block, copy.start, copy.nbytes)
+                elif isinstance(source, LockedArena):
+                    at = copy.target
+                    for piece in source.pieces(copy.start, copy.nbytes):
+                        self._stream.copy_in(target, at, piece)
+                        at += piece.nbytes
                 else:
                     data = source[copy.start : copy.start + copy.nbytes]
                     self._staging.copy_in(target, copy.target, data.data)
@@ -250,6 +302,8 @@ class DeviceSide(Closing):
             for ring in (self._staging, *self._idle, *self._stuck):
                 ring.close()
             self._stream.close()
+            for arena in self._arenas.values():
+                arena.close()
             self._opened.close()
             for device in self._devices.values():
                 if device is not None:

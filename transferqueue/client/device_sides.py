@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from transferqueue.client.device_side import DeviceSide, shard_side
 from transferqueue.closing import Closing
 from transferqueue.devices.ladder import ClientSide, Rung, require
+from transferqueue.devices.registry import find_device
 from transferqueue.errors import ConfigError, DeviceMissing
 
 if TYPE_CHECKING:
@@ -41,11 +42,19 @@ class DeviceSides(Closing):
             return None
         if name == "cuda":
             name = f"cuda:{_current_cuda()}"
-        required = self._required if name == self._default else None
         with self._lock:
             if name not in self._sides:
-                self._sides[name] = DeviceSide(name, required)
+                self._sides[name] = self._opened(name)
             return self._sides[name]
+
+    def _opened(self, name: str) -> DeviceSide:
+        """One a device, by whatever names it goes: a process opens memory of others once."""
+        device = find_device(name)
+        for known in self._sides.values():
+            if known.device.uuid == device.uuid:
+                device.close()
+                return known
+        return DeviceSide(device, self._required if name == self._default else None)
 
     @property
     def are_open(self) -> bool:
@@ -69,7 +78,7 @@ class DeviceSides(Closing):
 
     def holding(self, tensor: torch.Tensor) -> tuple[DeviceSide, DeviceBlock] | None:
         """The side in whose device's memory the bytes of a tensor are, of those that are open."""
-        for side in list(self._sides.values()):
+        for side in dict.fromkeys(self._sides.values()):
             block = side.device.tensor_block(tensor)
             if block is not None:
                 return side, block
@@ -88,7 +97,7 @@ class DeviceSides(Closing):
     def close(self) -> None:
         with self._lock:
             sides, self._sides = self._sides, {}
-        for side in sides.values():
+        for side in set(sides.values()):
             side.close()
 
 

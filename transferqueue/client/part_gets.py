@@ -14,6 +14,7 @@ from transferqueue.client.lease_returns import release
 from transferqueue.client.silent_shards import PROBE_SILENCE_S, SILENCE_S
 from transferqueue.client.windows import Move
 from transferqueue.errors import TransferExpired
+from transferqueue.fields import FieldKind
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -126,6 +127,7 @@ class PartGet:
         if self._side is None or not session.knows(slot):
             return None
         shard = session.shard(slot)
+        self._side.way_to(shard)  # is as good as required
         return shard.device if self._side.opens(shard) else None
 
     def take(self, answer: Message) -> None:
@@ -176,10 +178,22 @@ class PartGet:
             lent = LentRanges(access=self._loan[1], starts=starts, sizes=sizes)
         elif column.mapped is not None and self._lease is not None:
             starts, sizes = self._answer.ranges[:, column.mapped]
-            payload = self._memory.read(self._lease, starts, sizes, moved)
+            lent = self._locked(column, starts, sizes)
+            if lent is None:
+                payload = self._memory.read(self._lease, starts, sizes, moved)
         return GotPart(
             rows=part.rows, num_rows=part.num_rows, column=column, payload=payload, lent=lent
         )
+
+    def _locked(
+        self, column: GotColumn, starts: np.ndarray, sizes: np.ndarray
+    ) -> LentRanges | None:
+        """Ranges of mapped memory that the device copies from where they are."""
+        if self._side is None or column.specs[0].kind is not FieldKind.TENSOR:
+            return None
+        ranges = list(zip(starts.tolist(), sizes.tolist(), strict=True))
+        found = self._side.locked(self._caller.session.shard(self._part.slot), ranges)
+        return None if found is None else LentRanges(access=found, starts=starts, sizes=sizes)
 
     @property
     def loan(self) -> DeviceAccess | None:

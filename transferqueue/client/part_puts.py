@@ -10,6 +10,7 @@ import numpy as np
 
 from transferqueue.client.assembly import rows_of
 from transferqueue.client.counted_copies import STEP_BYTES
+from transferqueue.client.device_puts import DeviceRows
 from transferqueue.client.windows import Move
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
@@ -72,6 +73,9 @@ class PartRows:
 class PartPut(ABC):
     """How the bytes of one part get to their shard."""
 
+    late: DeviceSide | None = None
+    """Whose copies into the shard's memory may come yet when it is stuck."""
+
     def __init__(self, rows: PartRows) -> None:
         self.rows = rows
         self.by_window = False
@@ -125,21 +129,51 @@ class PlacedPut(PartPut):
 
 
 class MappedPut(PlacedPut):
-    """The shard's memory is mapped here."""
+    """The shard's memory is mapped here. Where it is page-locked too, a device that has some of the
+    columns copies them there by itself."""
+
+    def __init__(self, rows: PartRows, memory: LocalMemory, shard: ShardAddress) -> None:
+        super().__init__(rows, memory, shard.endpoint)
+        self._shard = shard
 
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
         return {"payload": None, "writer": self._memory.process_for(self.rows.slot)}
 
     def _place(self, columns: Sequence[tuple[int, ColumnRows]], moved: Moved | None) -> None:
+        of_side: dict[DeviceSide, list[tuple[int, DeviceRows]]] = {}
         for address, column in columns:
-            place = self._memory.writable(self.rows.slot, address, column.num_bytes)
-            if moved is None:
-                column.copy_to(place)
-                continue
-            for low in range(0, len(place), STEP_BYTES):
-                step = place[low : low + STEP_BYTES]
-                column.copy_to(step, low)
-                moved(len(step))
+            if isinstance(column, DeviceRows):
+                of_side.setdefault(column.side, []).append((address, column))
+            else:
+                self._copy(address, column, moved)
+        for side, there in of_side.items():
+            self._place_from(side, there, moved)
+
+    def _place_from(
+        self,
+        side: DeviceSide,
+        columns: Sequence[tuple[int, DeviceRows]],
+        moved: Moved | None,
+    ) -> None:
+        ranges = [(address, column.num_bytes) for address, column in columns]
+        locked = side.locked(self._shard, ranges)
+        if locked is not None:
+            self.late = side
+            side.place(locked, columns)
+            _all_moved(columns, moved)
+            return
+        for address, column in columns:
+            self._copy(address, column, moved)
+
+    def _copy(self, address: int, column: ColumnRows, moved: Moved | None) -> None:
+        place = self._memory.writable(self.rows.slot, address, column.num_bytes)
+        if moved is None:
+            column.copy_to(place)
+            return
+        for low in range(0, len(place), STEP_BYTES):
+            step = place[low : low + STEP_BYTES]
+            column.copy_to(step, low)
+            moved(len(step))
 
 
 class DevicePut(PlacedPut):
@@ -152,7 +186,7 @@ class DevicePut(PlacedPut):
         """``shard``: one that ``side`` opens."""
         super().__init__(rows, memory, shard.endpoint)
         assert shard.device is not None
-        self._access, self.side = shard.device, side
+        self._access, self.late = shard.device, side
 
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
         return {
@@ -161,9 +195,14 @@ class DevicePut(PlacedPut):
         }
 
     def _place(self, columns: Sequence[tuple[int, ColumnRows]], moved: Moved | None) -> None:
-        self.side.fill(self._access, columns)
-        if moved is not None:
-            moved(sum(column.num_bytes for _, column in columns))
+        assert self.late is not None
+        self.late.fill(self._access, columns)
+        _all_moved(columns, moved)
+
+
+def _all_moved(columns: Sequence[tuple[int, ColumnRows]], moved: Moved | None) -> None:
+    if moved is not None:
+        moved(sum(column.num_bytes for _, column in columns))
 
 
 class StreamedPut(PartPut):

@@ -110,8 +110,10 @@ class Get:
         """For another attempt after a failure. Raises it where that is of no use."""
         has_time = bool(self._deadline.left_s())
         if isinstance(error, ServiceUnreachable | NoSecondCopy):
-            if not has_time or not self._turned_to(error):
+            has_turned = has_time and self._turned_to(error)
+            if not has_turned or isinstance(error, NoSecondCopy):  # who has its place by now?
                 await self._caller.check_there(self._rows)
+            if not has_turned:
                 raise error
         elif not has_time or (isinstance(error, OwnerLost) and not self._comes_back(error)):
             raise error

@@ -167,7 +167,8 @@ class Client(Closing, Looking, Upkeep):
     def view(self, handle: BatchHandle, *, reads: Sequence[str] = ()) -> LazyDataProto:
         """A ``DataProto`` over ``handle`` whose columns come when they are read; none comes now.
 
-        ``reads``: columns that come together, in one request, when one of them is touched.
+        ``reads``: columns that come together, in one request, when one of them is touched;
+        ``tq.on("cuda", "values")`` is one that lands on a device.
         """
         from transferqueue.view.lazy_connection import Connection
         from transferqueue.view.lazy_dataproto import LazyDataProto
@@ -197,10 +198,10 @@ class Client(Closing, Looking, Upkeep):
         ``policy``: the settings of `PartitionPolicy`, e.g. ``tasks=["actor"]``,
         ``retention="consumed"``, ``max_rows=``, ``max_bytes=``, ``max_staleness=``, ``schema=`` (a
         `tq.schema.Schema`, see `Client.schema`), ``backend=`` (a name, or ``{"pixels": "disk"}``:
-        of the shards' backends; UnknownBackend for others). The same
-        declaration again changes nothing; another one is ``InvalidInput``. A partition that is
-        never declared is made by its first put or claim, keeps samples until they are cleared, and
-        takes any task.
+        of the shards' backends; UnknownBackend for others), ``replicas=1`` (one copy of each row
+        where the service keeps two). The same declaration again changes nothing; another one is
+        ``InvalidInput``. A partition that is never declared is made by its first put or claim,
+        keeps samples until they are cleared, and takes any task.
         """
         self._run(
             self._ops.control.create_partition(partition, policy_of(policy), timeout_s=timeout_s)
@@ -361,13 +362,20 @@ class Client(Closing, Looking, Upkeep):
         *,
         version: int | str = "latest",
         newer_than: int | None = None,
+        device: object = None,
         timeout_s: float | None = None,
     ) -> Weights:
         """Weights that were published: the newest, one version, or the newest above
-        ``newer_than``. Waits for it at most ``timeout_s`` (0: not at all), then ``NotReady``."""
+        ``newer_than``. Waits for it at most ``timeout_s`` (0: not at all), then ``NotReady``.
+        ``device``: where tensors land, as of `get`: of weights that lie on a GPU they never leave
+        it."""
         return self._run(
             self._ops.weights.fetch(
-                name, version=version, newer_than=newer_than, timeout_s=timeout_s
+                name,
+                version=version,
+                newer_than=newer_than,
+                device=device,
+                timeout_s=timeout_s,
             )
         )
 

@@ -94,8 +94,14 @@ class UpkeepOperations:
         body = {"partition": partition}
         await self._ask(ops.DROP_PARTITION, body, ArrayWriter(), timeout_s)
 
-    async def lose_shard(self, slot: int, *, timeout_s: float | None = None) -> None:
-        await self._ask(ops.LOSE_SHARD, {"slot": slot}, ArrayWriter(), timeout_s)
+    async def lose_shard(
+        self, slot: int, *, owner: str | None = None, timeout_s: float | None = None
+    ) -> bool:
+        """Whether rows are lost: not if there are second copies. ``owner``: the lineage of the
+        shard's processes, so that nothing happens when others serve the slot by now."""
+        body = {"slot": slot, "owner": owner}
+        answer = await self._ask(ops.LOSE_SHARD, body, ArrayWriter(), timeout_s)
+        return bool(answer.body["is_lost"])
 
     async def join(self, *, timeout_s: float | None = None) -> dict[str, Any]:
         """What a shard that is about to be started begins with: ``slot``, ``uids``, the first that

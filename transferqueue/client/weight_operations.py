@@ -60,6 +60,7 @@ class WeightOperations:
         *,
         version: int | str = "latest",
         newer_than: int | None = None,
+        device: object = None,
         timeout_s: float | None = None,
     ) -> Weights:
         if version != "latest" and newer_than is not None:
@@ -80,6 +81,6 @@ class WeightOperations:
             )
             try:
                 # timeout_s is how long to wait for a version; moving it has the usual deadline.
-                return state_of(await self._data.get_columns(handle))
+                return state_of(await self._data.get_columns(handle, device=device))
             except RowsGone:
                 continue  # replaced by a newer one between the two steps

@@ -106,7 +106,7 @@ class Put:
         if side is not None and is_open and rows.num_bytes >= self._map_from_bytes:
             return DevicePut(rows, memory, shard, side)
         if memory.reaches(part.slot) and rows.num_bytes >= self._map_from_bytes:
-            return MappedPut(rows, memory, shard.endpoint)
+            return MappedPut(rows, memory, shard)
         if rows.num_bytes > STREAM_FROM_BYTES:
             return StreamedPut(rows, shard.endpoint, self._caller.windows.transport_to(shard))
         return InlinePut(rows)
@@ -222,10 +222,10 @@ class Put:
             return self._calls(ops.ABORT, outcomes)
         aborts = []
         for part, call in self._calls_of_parts(ops.ABORT, outcomes):
-            if isinstance(part, DevicePut):
-                part.side.postpone_until_done(call)
-            else:
+            if part.late is None:
                 aborts.append(call)
+            else:
+                part.late.postpone_until_done(call)
         return aborts
 
     async def _commit(self, outcomes: Sequence[Outcome]) -> list[Message]:

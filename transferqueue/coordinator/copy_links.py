@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from transferqueue.coordinator.journal import CoordinatorJournal
+    from transferqueue.coordinator.partition import Partition
     from transferqueue.coordinator.second_copies import SecondCopies
     from transferqueue.coordinator.shard_links import ShardLink
     from transferqueue.homes import UidRange
@@ -24,6 +25,10 @@ HERE_S = 5.0
 """A shard that was heard of so lately is there."""
 
 LOOK_EVERY_S = 1.0
+
+PAUSED_S = 5.0
+"""A coordinator that has not looked for so long stood still itself, as all of a host may that is
+suspended: nobody was heard of meanwhile, and nobody is missed for it."""
 
 
 class CopyLinks:
@@ -52,7 +57,8 @@ class CopyLinks:
         self._journal = journal
         self._lose = lose
         self._on_changed = on_changed
-        self._started_s = time.monotonic()
+        self._started_s = self._awake_s = time.monotonic()
+        """``_awake_s``: since when shards are heard of."""
         self._look_s = self._started_s
         self._known: frozenset[int] = frozenset()
         self._claimed_s: dict[int, float] = {}
@@ -63,6 +69,21 @@ class CopyLinks:
     def replicas(self) -> int:
         """Copies of every row."""
         return self._copies.replicas
+
+    def check_replicas(self, wanted: int | None, partition: Partition) -> None:
+        """InvalidInput for copies that cannot be kept of a partition."""
+        name, num_rows = partition.name, partition.table.num_rows
+        if wanted == 2 and self.replicas == 1:
+            raise InvalidInput(
+                f"partition {name!r}: replicas=2 needs shards that guard one another, and this "
+                f"service was started without: start it with replicas=2, and declare what needs no "
+                f"second copy with replicas=1"
+            )
+        if wanted == 1 and self.replicas == 2 and num_rows:
+            raise InvalidInput(
+                f"partition {name!r}: replicas=1 has to be declared before the first put; it "
+                f"has {num_rows} rows with two copies: clear them first, or take another name"
+            )
 
     def guard_of(self, slot: int) -> int | None:
         """The slot whose shard has its second copy, or is to have it."""
@@ -87,10 +108,11 @@ class CopyLinks:
             copy=None if record["copy"] is None else str(record["copy"]),
             guard=record["guard"],
             epoch=int(said["epoch"]),
-            places=self._places(now_s),
+            incarnation_of=self._incarnation_of,
             now_s=now_s,
         )
         self._write_down()
+        at = self._copies.at(slot)
         return {
             "guard": self._address(self._copies.of(slot).guard),
             "recorded": int(record["number"]) if is_recorded else None,
@@ -98,24 +120,37 @@ class CopyLinks:
                 [of, generation, self._may_rely(slot, int(of), str(generation), now_s)]
                 for of, generation in said["relied_on"]
             ],
-            "kept": self._copies.kept_by(slot),
-            "hosted": [self._hosted(one) for one in self._copies.hosted_by(slot)],
+            "kept": [*at.guarded, *at.copies],
+            "hosted": [self._hosted(of) for of in at.hosted],
         }
 
-    def _hosted(self, one: Mapping[str, Any]) -> dict[str, Any]:
-        uids = self._uids_of(int(one["slot"]))
-        return {**one, "uids": None if uids is None else [uids.start, uids.stop]}
+    def _incarnation_of(self, slot: int) -> str | None:
+        shard = self._shards.get(slot)
+        return None if shard is None else shard.incarnation
+
+    def _hosted(self, slot: int) -> dict[str, Any]:
+        """With which a process begins to serve a slot."""
+        known, uids = self._copies.of(slot), self._uids_of(slot)
+        return {
+            "slot": slot,
+            "lineage": known.lineage,
+            "epoch": known.epoch + 1,
+            "uids": None if uids is None else [uids.start, uids.stop],
+        }
 
     def _may_rely(self, guard: int, slot: int, generation: str, now_s: float) -> bool:
         incarnation = self._shards[guard].incarnation
         return self._copies.rely_on(slot, generation, incarnation, now_s)
 
     def _address(self, guard: int | None) -> dict[str, Any] | None:
-        shard = None if guard is None else self._shards.get(guard)
-        if shard is None:
+        """Without endpoints while the guard has not come."""
+        if guard is None:
             return None
+        shard = self._shards.get(guard)
+        if shard is None:
+            return {"slot": guard, "endpoints": []}
         boot_id = shard.facts["boot_id"]
-        return {"slot": shard.slot, "endpoints": shard.endpoints, "boot_id": boot_id}
+        return {"slot": guard, "endpoints": shard.endpoints, "boot_id": boot_id}
 
     def _where(self, request: Request) -> Reply:
         """Body: ``slot``, ``lineage``. A home that has lost its rows asks where they are."""
@@ -139,6 +174,8 @@ class CopyLinks:
     def tick(self, now_s: float) -> None:
         if now_s < self._look_s:
             return
+        if now_s - self._look_s > PAUSED_S:
+            self._awake_s = now_s
         self._look_s = now_s + LOOK_EVERY_S
         places = self._places(now_s)
         due = self._copies.due(self._heard_s(), places, now_s)
@@ -181,12 +218,24 @@ class CopyLinks:
         heard = {}
         for slot in self._slots():
             shard = self._shards.get(slot)
-            heard_s = self._started_s if shard is None else shard.heard_s
+            heard_s = self._awake_s if shard is None else max(self._awake_s, shard.heard_s)
             heard[slot] = max(heard_s, self._claimed_s.get(slot, heard_s))
         return heard
 
+    def hand_over(self, slot: int) -> bool:
+        """The shard does not come back: whether its guard takes its place."""
+        now_s = time.monotonic()
+        is_taken = self._copies.hand_over(slot, self._places(now_s), now_s)
+        if is_taken:
+            self.look_again(now_s)
+            self._write_down()
+        return is_taken
+
+    def is_of(self, slot: int, lineage: str) -> bool:
+        """Whether an owner's processes may serve the slot."""
+        return self._copies.is_of(slot, lineage)
+
     def _write_down(self) -> None:
-        changed, self._copies.changed = self._copies.changed, set()
-        for slot in changed:
+        for slot in self._copies.take_changed():
             known = self._copies.slots.get(slot)
             self._journal.copies(slot, None if known is None else known.to_plain())

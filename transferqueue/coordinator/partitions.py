@@ -97,6 +97,7 @@ class Partitions:
         """What shards have to know of them."""
         return Terms(
             limited=frozenset(p.name for p in self if p.policy.limits_puts),
+            one_copy=frozenset(p.name for p in self if p.policy.replicas == 1),
             backends={p.name: dict(p.policy.backend) for p in self if p.policy.backend},
         )
 

@@ -90,6 +90,10 @@ class PartitionPolicy:
     does not name goes to the default one, as do puts from before the declaration. One name alone
     is for all fields."""
 
+    replicas: int | None = None
+    """Copies of every row: 1 in a service that keeps two, for what can be made again; ``None``: as
+    many as the service keeps."""
+
     def __post_init__(self) -> None:
         self._check_retention()
         for name in ("max_rows", "max_bytes"):
@@ -107,6 +111,8 @@ class PartitionPolicy:
         self._check_release_after()
         self._check_ratio()
         self._check_backend()
+        if self.replicas not in (None, 1, 2):
+            raise InvalidInput(f"replicas must be 1 or 2, got {self.replicas!r}")
         if self.schema is not None and not isinstance(self.schema, Mapping):
             raise InvalidInput(f"schema must be a map of plain values, got {self.schema!r:.80}")
 
@@ -152,6 +158,11 @@ class PartitionPolicy:
     def limits_puts(self) -> bool:
         """Whether new rows have to wait for room."""
         return any((self.max_rows, self.max_bytes, self.samples_per_insert))
+
+    @property
+    def concerns_shards(self) -> bool:
+        """Whether they have to know of it before the first put."""
+        return self.limits_puts or bool(self.backend) or self.replicas == 1
 
     def to_plain(self) -> dict[str, Any]:
         """As msgpack-able plain values."""

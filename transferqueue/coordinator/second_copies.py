@@ -15,6 +15,7 @@ that is not to go; then the one that guards fewest; then the next slot.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ from transferqueue.errors import SlotTakenOver
 from transferqueue.replication.relied_on import LEASE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from collections.abc import Set as AbstractSet
 
 FRESH_S = 3.0
 """A guard that was heard of so lately is there to take over."""
@@ -89,19 +91,35 @@ class SlotCopies:
         )
 
 
-@dataclass(slots=True)
 class SecondCopies:
     """``replicas``: 1 or 2. ``takeover_s``: how long a shard may be away before its place is taken,
-    or, without a second copy, its rows are given up; ``None``: for ever. ``changed`` are the slots
-    of which something is to be written down."""
+    or, without a second copy, its rows are given up; ``None``: for ever. ``slots``: what was
+    written down of each by an earlier coordinator."""
 
-    replicas: int = 1
-    takeover_s: float | None = None
-    slots: dict[int, SlotCopies] = field(default_factory=dict)
-    changed: set[int] = field(default_factory=set)
+    def __init__(
+        self,
+        replicas: int = 1,
+        takeover_s: float | None = None,
+        slots: Mapping[int, SlotCopies] | None = None,
+    ) -> None:
+        self.replicas = replicas
+        self.takeover_s = takeover_s
+        self.slots: dict[int, SlotCopies] = dict(slots or {})
+        self._changed: set[int] = set()
+        self._at: dict[int, AtShard] | None = None
+        """What each shard is told of slots that are not its own; ``None``: to be made again."""
 
     def of(self, slot: int) -> SlotCopies:
         return self.slots.setdefault(slot, SlotCopies())
+
+    def _note(self, slot: int) -> None:
+        self._changed.add(slot)
+        self._at = None
+
+    def take_changed(self) -> set[int]:
+        """The slots of which something is to be written down since this was called last."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     # -- guards ---------------------------------------------------------------------------------
 
@@ -110,44 +128,31 @@ class SecondCopies:
         ``places``: of the shards that are there."""
         if self.replicas == 1:
             return False
+        nodes = {place.node for place in places.values()}
+        load: Counter[int | None] = Counter(known.guard for known in self.slots.values())
         chosen = False
         for slot in sorted(places):
             known = self.of(slot)
-            guard = known.guard
-            best = self._best_guard(slot, places)
-            is_away = guard is not None and guard not in places and guard in self.slots
-            if guard == best or is_away or (best is not None and self._is_fine(slot, places)):
+            before = known.guard
+            if before is not None and self._may_stay(before, places[slot], places, nodes):
                 continue
-            known.guard, known.copy = best, None
-            self.changed.add(slot)
-            chosen = True
+            load[before] -= 1
+            best = _best_guard(slot, places, load)
+            load[best] += 1
+            if best != before:
+                known.guard, known.copy = best, None
+                self._note(slot)
+                chosen = True
         return chosen
 
-    def _is_fine(self, slot: int, places: Mapping[int, Place]) -> bool:
-        """Whether the guard that there is need not go to another place."""
-        guard = self.of(slot).guard
-        if guard is None or guard not in places:
-            return False
-        home, there = places[slot], places[guard]
-        is_elsewhere = home.node != there.node
-        return home.process != there.process and (
-            is_elsewhere or all(place.node == home.node for place in places.values())
-        )
-
-    def _best_guard(self, slot: int, places: Mapping[int, Place]) -> int | None:
-        home = places[slot]
-        load: dict[int, int] = {}
-        for other, known in self.slots.items():
-            if other != slot and known.guard is not None:
-                load[known.guard] = load.get(known.guard, 0) + 1
-
-        def rank(other: int) -> tuple[bool, bool, int, bool, int]:
-            place = places[other]
-            is_behind = other < slot
-            return place.node == home.node, place.is_draining, load.get(other, 0), is_behind, other
-
-        others = [other for other, place in places.items() if place.process != home.process]
-        return min(others, key=rank, default=None)
+    def _may_stay(
+        self, guard: int, home: Place, places: Mapping[int, Place], nodes: AbstractSet[str]
+    ) -> bool:
+        """Whether there is no better guard. One that is away may come back."""
+        there = places.get(guard)
+        if there is None:
+            return guard in self.slots
+        return home.process != there.process and (home.node != there.node or len(nodes) == 1)
 
     # -- what is on record ----------------------------------------------------------------------
 
@@ -158,22 +163,24 @@ class SecondCopies:
         copy: str | None,
         guard: int | None,
         epoch: int,
-        places: Mapping[int, Place],
+        incarnation_of: Callable[[int], str | None],
         now_s: float,
     ) -> bool:
-        """What the home of the slot wants written down. False: not yet."""
+        """What the home of the slot wants written down. False: not yet. ``incarnation_of``: the
+        process that was heard of as the shard of a slot."""
         known = self.of(slot)
+        made = None
         if copy is None:
             if now_s < known.relied_on_s:
                 return False  # its guard is reading from the mirror
-            made = None
         else:
-            if guard is None or guard != known.guard or guard not in places:
+            incarnation = None if guard is None else incarnation_of(guard)
+            if guard is None or guard != known.guard or incarnation is None:
                 return False
-            made = Copy(guard=guard, incarnation=places[guard].incarnation, generation=copy)
+            made = Copy(guard=guard, incarnation=incarnation, generation=copy)
         if (known.copy, known.epoch) != (made, epoch):
             known.copy, known.epoch = made, epoch
-            self.changed.add(slot)
+            self._note(slot)
         return True
 
     def rely_on(self, slot: int, generation: str, incarnation: str, now_s: float) -> bool:
@@ -186,9 +193,13 @@ class SecondCopies:
 
     def check_lineage(self, slot: int, lineage: str) -> None:
         """`SlotTakenOver` for a process that must not serve the slot."""
-        known = self.slots.get(slot)
-        if known is not None and known.host is not None and lineage != known.lineage:
+        if not self.is_of(slot, lineage):
             raise SlotTakenOver(slot)
+
+    def is_of(self, slot: int, lineage: str) -> bool:
+        """Whether processes of this lineage may serve the slot."""
+        known = self.slots.get(slot)
+        return known is None or known.host is None or lineage == known.lineage
 
     def came(self, slot: int, incarnation: str, lineage: str) -> None:
         """A shard says who it is. The mirrors of an earlier process went with that."""
@@ -196,64 +207,95 @@ class SecondCopies:
         self._void(slot, but=incarnation)
 
     def _void(self, guard: int, but: str = "") -> None:
-        for slot, known in self.slots.items():
-            copy = known.copy
-            if copy is not None and copy.guard == guard and copy.incarnation != but:
-                known.copy = None
-                self.changed.add(slot)
+        for slot in self.at(guard).copies:
+            copy = self.of(slot).copy
+            if copy is not None and copy.incarnation != but:
+                self.of(slot).copy = None
+                self._note(slot)
 
-    def kept_by(self, guard: int) -> list[int]:
-        """The slots whose mirrors are of use at this guard."""
-        return [
-            slot
-            for slot, known in sorted(self.slots.items())
-            if known.guard == guard or (known.copy is not None and known.copy.guard == guard)
-        ]
+    # -- what shards are told -------------------------------------------------------------------
+
+    def at(self, shard: int) -> AtShard:
+        """What the shard of this slot has, or is to have, of other slots."""
+        if self._at is None:
+            self._at = {}
+            for slot, known in sorted(self.slots.items()):
+                if known.guard is not None:
+                    self._at.setdefault(known.guard, AtShard()).guarded.append(slot)
+                if known.copy is not None:
+                    self._at.setdefault(known.copy.guard, AtShard()).copies.append(slot)
+                if known.host is not None:
+                    self._at.setdefault(known.host, AtShard()).hosted.append(slot)
+        return self._at.get(shard) or AtShard()
 
     # -- ends -----------------------------------------------------------------------------------
 
     def lose(self, slot: int) -> None:
         """The shard is gone for good, and so are its rows and the mirrors that it kept."""
-        self._void(slot)
-        for other in [o for o, known in self.slots.items() if known.guard == slot]:
-            self.of(other).guard = None
-            self.changed.add(other)
+        self._leave(slot)
         self.slots.pop(slot, None)
-        self.changed.add(slot)
+        self._note(slot)
+
+    def hand_over(self, slot: int, places: Mapping[int, Place], now_s: float) -> bool:
+        """The shard does not come back: from now on its guard has its place, if it has everything
+        and is there."""
+        copy = self.of(slot).copy
+        place = None if copy is None else places.get(copy.guard)
+        is_there = place is not None and now_s - place.heard_s < FRESH_S
+        if copy is None or place is None or not is_there or place.incarnation != copy.incarnation:
+            return False
+        known = self.of(slot)
+        known.host, known.lineage = copy.guard, secrets.token_hex(8)
+        self._note(slot)
+        self._leave(slot)
+        return True
+
+    def _leave(self, slot: int) -> None:
+        """The process that served the slot is not heard any more, nor are its mirrors there."""
+        self._void(slot)
+        for other in self.at(slot).guarded:
+            self.of(other).guard = None
+            self._note(other)
 
     def due(self, heard_s: Mapping[int, float], places: Mapping[int, Place], now_s: float) -> Due:
         """``heard_s``: when the shard of each slot was heard of last. Slots that are taken over by
         their guards, from now on, and those whose rows are lost."""
-        if self.takeover_s is None:
-            return Due()
         due = Due()
-        for slot in [slot for slot, at in heard_s.items() if now_s - at >= self.takeover_s]:
+        if self.takeover_s is None:
+            return due
+        for slot in [slot for slot, at_s in heard_s.items() if now_s - at_s >= self.takeover_s]:
             copy = self.of(slot).copy
             place = None if copy is None else places.get(copy.guard)
-            if copy is None or (place is not None and place.incarnation != copy.incarnation):
-                due.lost.append(slot)
-            elif place is not None and now_s - place.heard_s < FRESH_S:
-                self._take_over(slot, copy.guard)
+            if self.hand_over(slot, places, now_s):
                 due.taken_over.append(slot)
+            elif copy is None or (place is not None and place.incarnation != copy.incarnation):
+                due.lost.append(slot)
         return due
 
-    def _take_over(self, slot: int, host: int) -> None:
-        known = self.of(slot)
-        known.host, known.lineage = host, secrets.token_hex(8)
-        self.changed.add(slot)
-        self._void(slot)  # its process is not heard any more, and so are its mirrors
-        for other in [o for o, of in self.slots.items() if of.guard == slot]:
-            self.of(other).guard = None
-            self.changed.add(other)
 
-    def hosted_by(self, host: int) -> list[dict[str, Any]]:
-        """The slots that are served in the process of this one, each with the lineage and the
-        number of the process that begins."""
-        return [
-            {"slot": slot, "lineage": known.lineage, "epoch": known.epoch + 1}
-            for slot, known in sorted(self.slots.items())
-            if known.host == host
-        ]
+def _best_guard(
+    slot: int, places: Mapping[int, Place], load: Mapping[int | None, int]
+) -> int | None:
+    home = places[slot]
+
+    def rank(other: int) -> tuple[bool, bool, int, bool, int]:
+        place = places[other]
+        return place.node == home.node, place.is_draining, load[other], other < slot, other
+
+    others = [other for other, place in places.items() if place.process != home.process]
+    return min(others, key=rank, default=None)
+
+
+@dataclass(slots=True)
+class AtShard:
+    """Slots that are not the shard's own."""
+
+    guarded: list[int] = field(default_factory=list)
+    """Whose second copy goes there."""
+    copies: list[int] = field(default_factory=list)
+    """Whose second copy is there, with everything."""
+    hosted: list[int] = field(default_factory=list)
+    """That are served in its process."""
 
 
 @dataclass(slots=True)

@@ -149,7 +149,6 @@ class CoordinatorServer(Served):
             carry_out=self._carry_out,
             greet=self._greet,
         )
-        guarded = self._gate.guard(self._upkeep.handlers)
         status = Status(
             service_id=service_id,
             plane=self._plane,
@@ -160,7 +159,7 @@ class CoordinatorServer(Served):
             stages=self._upkeep.stages,
             server=self._server,
         )
-        self._server.add_handlers({ops.STATUS: status.handle})
+        guarded = self._gate.guard(self._upkeep.handlers) | {ops.STATUS: status.handle}
         self._server.add_handlers(self._links.handlers | self._checkpoints.shard_handlers | guarded)
         self._links.attach(self._server)
         self._checkpoints.attach(self._server)
@@ -289,13 +288,14 @@ class CoordinatorServer(Served):
         policy = PartitionPolicy.from_plain(request.body["policy"])
         name, now_s = str(request.body["partition"]), time.monotonic()
         self._links.check_backends(policy.backend.values())
+        self._links.copies.check_replicas(policy.replicas, self._plane.partitions.looked_at(name))
         effects = self._plane.create_partition(name, policy, now_s=now_s)
         reply = Reply(body={})
         self._journal.declared(name, policy, now_s, (request.key, reply))
         self._date_rows(name, now_s)
         self._carry_out(effects)
         number = self._links.declare(self._plane.partitions.terms())
-        if not (policy.limits_puts or policy.backend):
+        if not policy.concerns_shards:
             return reply
         self._notices.wait(number, request, reply)
         self._notices.heard(self._links.terms_heard)

@@ -161,9 +161,15 @@ class Upkeep:
         return Reply(body={})
 
     def _lose_shard(self, request: Request) -> Reply:
-        """Body: ``slot``. Whoever restarts shards says that this one will not come back."""
-        reply = Reply(body={})
-        self.lose_shard(request.number("slot"), (request.key, reply))
+        """Body: ``slot``, ``owner``: the lineage of its processes, or nil for who need not know.
+        Whoever restarts shards says that this one will not come back. Its guard takes its place, if
+        there is one that has everything; else its rows are lost."""
+        slot, owner = request.number("slot"), request.body.get("owner")
+        is_others = owner is not None and not self._links.copies.is_of(slot, str(owner))
+        if is_others or self._links.copies.hand_over(slot):
+            return Reply(body={"is_lost": False})
+        reply = Reply(body={"is_lost": True})
+        self.lose_shard(slot, (request.key, reply))
         return reply
 
     def lose_shard(self, slot: int, told: Told | None = None) -> None:

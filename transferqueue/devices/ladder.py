@@ -26,7 +26,8 @@ GPUs shown it is ``peer``.
 Rejected: measuring every way at connect and taking the fastest. It costs seconds a pair on a large
 host, and what it finds depends on who else copies at the moment; the order of these six does not.
 
-No I/O: `transferqueue.client.device_links` looks for the facts.
+No I/O: `transferqueue.client.device_side` looks for the facts. A put takes the same ways, the other
+way round.
 """
 
 from __future__ import annotations

@@ -40,6 +40,11 @@ def find_device(name: str) -> Device:
     return found
 
 
+def is_kind(name: str) -> bool:
+    """Whether it begins as names of devices do that can be found here."""
+    return name.partition(":")[0] in _installed()
+
+
 def _installed() -> dict[str, str]:
     found: tuple[EntryPoint, ...] = tuple(entry_points(group=GROUP))
     return {**{point.name: point.value for point in found}, **_BUILT_IN}

@@ -171,5 +171,6 @@ def _pinned(device: Device, ring: Bytes) -> tuple[Registration | None, str]:
     try:
         return device.register(ring.data), ""
     except PinningRefused as refused:
-        _log.warning("%s: copies go through ordinary memory: %s", device.name, refused)
-        return None, str(refused)
+        why = str(refused)
+    _log.warning("%s: copies go through ordinary memory: %s", device.name, why)
+    return None, why

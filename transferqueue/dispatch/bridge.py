@@ -5,7 +5,7 @@ Knows no framework: whoever runs workers calls `Bridge.open`, then the method, t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.dispatch.join import StageReply
@@ -18,14 +18,14 @@ from transferqueue.view.lazy_dataproto import LazyDataProto
 from transferqueue.view.sizes import columns_nbytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from transferqueue.client.sync_client import Client
     from transferqueue.dispatch.declaration import Declaration
     from transferqueue.dispatch.outputs import Returned
     from transferqueue.dispatch.shared_reads import SharedReads
     from transferqueue.dispatch.split import HandlePart
-    from transferqueue.fields import FieldSpec
+    from transferqueue.handle import BatchHandle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,7 @@ class Bridge:
             optional=self.declaration.optional,
             kind=self.view_kind,
             shared=self.shared,
+            beside=part.beside,
         )
         if part.num_padding:
             view.meta_info[PADDING_KEY] = part.num_padding
@@ -67,21 +68,23 @@ class Bridge:
         nothing of this rank is stored. What ranks return that do not store is not looked at, but
         for its values.
         """
-        returned = take_apart(output, self.declaration)
+        returned = take_apart(output, self.declaration, part.handle)
         encode_meta(returned.meta)  # refuses what no handle carries, while nothing is stored
         counts = read_counts(view, self.client)
-        specs: Mapping[str, FieldSpec] = {}
-        if part.stores:
-            specs = self._put(part, returned, counts)
+        stored = self._put(part, returned, counts) if part.stores else None
         self.traffic.add(self.role, self.method, counts)
         tell(self.client, self.traffic)
-        return StageReply(
+        reply = StageReply(
             num_rows=len(part.own),
-            fields=specs,
             meta=returned.meta,
             value=returned.value,
             is_batch=returned.is_batch,
         )
+        if stored is None:
+            return reply
+        if part.as_new:
+            return replace(reply, made=stored)
+        return replace(reply, fields={name: stored.fields[name] for name in returned.columns})
 
     def run(self, part: HandlePart, method: Callable[[LazyDataProto], Any]) -> StageReply:
         """`open`, the method, `store`."""
@@ -90,7 +93,8 @@ class Bridge:
 
     def _put(
         self, part: HandlePart, returned: Returned, counts: dict[str, FieldCounts]
-    ) -> Mapping[str, FieldSpec]:
+    ) -> BatchHandle | None:
+        """The samples with what was stored; ``None`` where that is nothing."""
         check(
             returned,
             self.declaration,
@@ -99,15 +103,18 @@ class Bridge:
             num_rows=len(part.handle),
         )
         if not returned.columns:
-            return {}
+            return None
         own = part.own
         columns = dict(returned.columns)
         if part.num_padding:
             columns = {name: first_rows(column, len(own)) for name, column in columns.items()}
-        target = own.select([]).without_meta()
-        stored = self.client.put(columns, handle=target, overwrite=self.declaration.overwrite)
+        if part.as_new:
+            stored = self.client.put(columns, partition=own.partition)
+        else:
+            target = own.select([]).without_meta()
+            stored = self.client.put(columns, handle=target, overwrite=self.declaration.overwrite)
         for name, column in columns.items():
             counts.setdefault(name, FieldCounts()).add(
                 FieldCounts(written_bytes=columns_nbytes([column]), calls=1)
             )
-        return {name: stored.fields[name] for name in columns}
+        return stored

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from transferqueue.errors import ConfigError
 from transferqueue.fields import check_name
+from transferqueue.reads import FieldOn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,8 @@ class Declaration:
     """The columns of one method."""
 
     reads: tuple[str, ...] = ()
-    """Fetched together before the method starts; it does not start when one is missing."""
+    """Fetched together before the method starts; it does not start when one is missing. Those made
+    by ``tq.on`` land on their device."""
     optional: tuple[str, ...] = ()
     """Fetched with them where they are there."""
     writes: tuple[str, ...] = ()
@@ -60,7 +62,8 @@ def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise ConfigError(f"{argument} takes a list of names; did you mean [{names!r}]?")
     for name in names:
-        check_name(name, what=f"a name in {argument}")
+        plain = str(name) if isinstance(name, FieldOn) else name
+        check_name(plain, what=f"a name in {argument}")
     if len(set(names)) != len(names):
         raise ConfigError(f"{argument} names a field twice: {list(names)}")
     return tuple(names)

@@ -28,25 +28,29 @@ class StageReply:
     is_batch: bool = False
     """Whether the method returned a batch, and ``fields`` and ``meta`` are the answer; else it is
     ``value``."""
+    made: BatchHandle | None = None
+    """The new samples that it stored its columns as, where the rows of the batch repeat."""
 
     def packed(self) -> StageReply | bytes:
         """Bytes where there is no ``value``, which may be anything: a fraction of a pickle."""
         if self.value is not None:
             return self
         fields = fields_to_wire(self.fields)
-        return pack_plain([self.num_rows, fields, encode_meta(self.meta), self.is_batch])
+        made = None if self.made is None else self.made.to_bytes()
+        return pack_plain([self.num_rows, fields, encode_meta(self.meta), self.is_batch, made])
 
     @classmethod
     def of(cls, packed: StageReply | Buffer) -> StageReply:
         """Inverse of `packed`. Raises `Malformed`."""
         if isinstance(packed, StageReply):
             return packed
-        num_rows, fields, meta, is_batch = unpack_plain(packed)
+        num_rows, fields, meta, is_batch, made = unpack_plain(packed)
         return cls(
             num_rows=num_rows,
             fields=fields_from_wire(fields),
             meta=decode_meta(meta),
             is_batch=is_batch,
+            made=None if made is None else BatchHandle.from_bytes(made),
         )
 
 
@@ -68,6 +72,14 @@ def join(
     if values and all(isinstance(value, BatchHandle) for value in values):
         return BatchHandle.concat(values)
     return [reply.value for reply in replies]
+
+
+def made_by(replies: Sequence[StageReply], *, storing: Sequence[int]) -> BatchHandle | None:
+    """The new samples that the ranks which store have made, in part order; ``None`` where they
+    made none."""
+    parts = [replies[rank] for rank in storing]
+    made = [part.made for part in parts if part.num_rows and part.made is not None]
+    return BatchHandle.concat(made) if made else None
 
 
 def with_replies(handle: BatchHandle, replies: Sequence[StageReply]) -> BatchHandle:

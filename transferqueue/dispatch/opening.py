@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from transferqueue.dispatch.traffic import FieldCounts
 from transferqueue.errors import NotReady, UnknownField, near_names
+from transferqueue.reads import FieldOn
 from transferqueue.view.lazy_dataproto import LazyDataProto
 
 if TYPE_CHECKING:
@@ -27,21 +30,29 @@ def open_view(
     optional: Sequence[str],
     kind: type[LazyDataProto] = LazyDataProto,
     shared: SharedReads | None = None,
+    beside: Sequence[BatchHandle] = (),
 ) -> LazyDataProto:
     """A view of ``handle``, its declared columns fetched in one request; with ``shared`` by one
-    rank for all that open the same part.
+    rank for all that open the same part, unless some are read on to a device: those that share
+    send memory of the host. ``beside``: other samples, one a row of ``handle``, whose columns are
+    the view's too.
 
     A read that the handle does not list may have been written since it was made; an optional one
     that it does not list is left out. ``FieldsMissing`` counts the rows that lack a read.
     """
-    late = [name for name in reads if name not in handle.fields]
+    known = {name for one in (handle, *beside) for name in one.fields}
+    late = [str(name) for name in reads if name not in known]
     if late:
         handle = _with_late_fields(client, handle, late)
-    declared = [*reads, *(name for name in optional if name in handle.fields)]
-    view = client.view(handle, reads=declared)
+    declared = [*reads, *(name for name in optional if name in known)]
+    own = [name for name in declared if name in handle.fields]
+    view = client.view(handle, reads=own)
     if kind is not LazyDataProto:
-        view = kind.over(handle, view.connection, declared)
-    if shared is not None and declared:
+        view = kind.over(handle, view.connection, own)
+    for other in beside:
+        view.union(client.view(other, reads=[name for name in declared if name in other.fields]))
+    is_on_device = any(isinstance(name, FieldOn) for name in declared)
+    if shared is not None and declared and not is_on_device:
         view.settle(shared.fetch(lambda: view.fetched(declared)))
     elif declared:
         view.prefetch(declared)
@@ -62,6 +73,17 @@ def _with_late_fields(client: Client, handle: BatchHandle, names: Sequence[str])
     except NotReady:
         client.get_columns(handle, fields=names)  # to raise what says which rows lack what
         return client.wait(handle, fields=names)  # they have come in just now
+
+
+def is_of_other_samples(batch: Any, handle: BatchHandle) -> bool:
+    """Whether a batch that a method returned is a view of other rows than it was given, with no
+    column of its own."""
+    if not isinstance(batch, LazyDataProto) or batch.local_fields or not batch.handles:
+        return False
+    return not any(
+        one.partition == handle.partition and np.array_equal(one.uids, handle.uids)
+        for one in batch.handles
+    )
 
 
 def written_columns(batch: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, TensorDictBase
 
-from transferqueue.dispatch.opening import written_columns
+from transferqueue.dispatch.opening import is_of_other_samples, written_columns
 from transferqueue.errors import UndeclaredWrite, WriteMissing, WrongRowCount
 from transferqueue.view import jagged
 from transferqueue.view.dataproto import DataProto
@@ -18,6 +18,7 @@ from transferqueue.view.meta_info import METRICS_KEY
 
 if TYPE_CHECKING:
     from transferqueue.dispatch.declaration import Declaration
+    from transferqueue.handle import BatchHandle
 
 PADDING_KEY = "num_padding_rows"
 """The ``meta_info`` key that tells a method how many of its last rows are padding."""
@@ -34,13 +35,16 @@ class Returned:
     """Whether the method returned a batch, maybe of ``meta_info`` alone, rather than a value."""
 
 
-def take_apart(output: Any, declaration: Declaration) -> Returned:
-    """Sort an output by its type.
+def take_apart(output: Any, declaration: Declaration, given: BatchHandle | None = None) -> Returned:
+    """Sort an output by its type. ``given``: the rows that the method was given.
 
-    A DataProto, or a TensorDict: its columns and its ``meta_info``. A dict of a method that
-    writes: arrays and what is declared are columns, anything else is a metric. Everything else is
-    a value, and comes back as it is.
+    A view of other rows, new samples that the method put or some of those that it got: their
+    handle, as a value. A DataProto, or a TensorDict: its columns and its ``meta_info``. A dict of a
+    method that writes: arrays and what is declared are columns, anything else is a metric.
+    Everything else is a value, and comes back as it is.
     """
+    if given is not None and is_of_other_samples(output, given):
+        return Returned(value=output.handle)
     if isinstance(output, DataProto) or hasattr(output, "non_tensor_batch"):  # or verl's
         return Returned(
             columns=written_columns(output), meta=_plain_meta(output.meta_info), is_batch=True

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from transferqueue.dispatch.split_call import SplitCall
     from transferqueue.handle import BatchHandle
+    from transferqueue.view.lazy_dataproto import LazyDataProto
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class RayHandleFuture:
     replies: RayReplies
 
     @property
-    def split_handle(self) -> BatchHandle:
-        """The rows, with the fields they had before the call."""
-        return self.split.handle
+    def batch(self) -> BatchHandle | LazyDataProto:
+        """The rows, with the fields they had before the call: what it was given."""
+        return self.split.handle if self.split.view is None else self.split.view
 
     @property
     def history(self) -> tuple[RayReplies, ...]:

@@ -7,7 +7,7 @@ they repeat, and nothing of them is stored or given back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -67,6 +67,11 @@ class HandlePart:
     num_padding: int = 0
     stores: bool = True
     """Whether this rank puts what the method returns: one rank of those that share a part."""
+    beside: tuple[BatchHandle, ...] = ()
+    """Row by row other samples, whose columns belong to the batch too: the prompts, repeated, of
+    responses."""
+    as_new: bool = False
+    """Whether what the method returns becomes new samples: the rows of the batch repeat."""
 
     @property
     def own(self) -> BatchHandle:
@@ -77,21 +82,27 @@ class HandlePart:
 
     def stored_by(self, *, collects: bool) -> HandlePart:
         """The part for a rank that collects, and so stores, or for one that does not."""
-        if self.stores == collects:
-            return self
-        return HandlePart(handle=self.handle, num_padding=self.num_padding, stores=collects)
+        return self if self.stores == collects else replace(self, stores=collects)
 
     def to_bytes(self) -> bytes:
         """For a wire; a fraction of what a pickle takes."""
-        head = _heads.encoded(self.handle)
-        return pack_plain([head, encode_uids(self.handle.uids), self.num_padding, self.stores])
+        rows = [[_heads.encoded(one), encode_uids(one.uids)] for one in (self.handle, *self.beside)]
+        return pack_plain([rows, self.num_padding, self.stores, self.as_new])
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> HandlePart:
         """Inverse of `to_bytes`. Raises `Malformed`."""
-        head, uids, num_padding, stores = unpack_plain(data)
-        handle = _decoded_head(bytes(head)).with_rows(decode_uids(uids))
-        return cls(handle=handle, num_padding=num_padding, stores=stores)
+        rows, num_padding, stores, as_new = unpack_plain(data)
+        handle, *beside = (
+            _decoded_head(bytes(head)).with_rows(decode_uids(uids)) for head, uids in rows
+        )
+        return cls(
+            handle=handle,
+            num_padding=num_padding,
+            stores=stores,
+            beside=tuple(beside),
+            as_new=as_new,
+        )
 
 
 class _Heads:
@@ -124,9 +135,14 @@ _decoded_head = lru_cache(maxsize=16)(BatchHandle.from_bytes)
 
 
 def split_handle(
-    batch: BatchHandle | ByTokens, num_parts: int, *, padding: Padding = Padding.ONE_ROW
+    batch: BatchHandle | ByTokens,
+    num_parts: int,
+    *,
+    padding: Padding = Padding.ONE_ROW,
+    beside: Sequence[BatchHandle] = (),
 ) -> list[HandlePart]:
-    """``num_parts`` parts that hold every row once.
+    """``num_parts`` parts that hold every row once. ``beside``: handles of as many rows, which are
+    split alike.
 
     By rows they are runs of the handle; by tokens a part's rows keep the order that they have in
     the handle. A handle without rows gives parts without rows, also where padding is asked for.
@@ -138,9 +154,16 @@ def split_handle(
         rows = _balanced_rows(batch.lengths, count)
     else:
         rows = even_chunks(len(handle), count)
-    parts = [handle[part] for part in rows]
-    shortest = {Padding.NONE: 0, Padding.ONE_ROW: 1, Padding.EQUAL: max(map(len, parts))}[padding]
-    return [_filled_up(part, shortest if len(handle) else 0, handle) for part in parts]
+    numbers = np.arange(len(handle))
+    longest = max(len(numbers[part]) for part in rows)
+    shortest = {Padding.NONE: 0, Padding.ONE_ROW: 1, Padding.EQUAL: longest}[padding]
+    filled = [_filled_up(part, shortest, numbers) for part in rows]
+    return [
+        HandlePart(
+            handle=handle[part], num_padding=num, beside=tuple(other[part] for other in beside)
+        )
+        for part, num in filled
+    ]
 
 
 def _balanced_rows(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
@@ -153,12 +176,14 @@ def _balanced_rows(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
     return [np.sort(part[part < len(lengths)]) for part in dealt]
 
 
-def _filled_up(part: BatchHandle, min_rows: int, whole: BatchHandle) -> HandlePart:
-    """Padding repeats the part's own first row, which is fetched anyway; a part without rows
-    repeats the first of all."""
-    missing = min_rows - len(part)
+def _filled_up(
+    part: slice | np.ndarray, min_rows: int, numbers: np.ndarray
+) -> tuple[slice | np.ndarray, int]:
+    """``(rows, how many of them are padding)``. Padding repeats the part's own first row, which is
+    fetched anyway; a part without rows repeats the first of all."""
+    own = numbers[part]
+    missing = min_rows - len(own) if len(numbers) else 0
     if missing <= 0:
-        return HandlePart(handle=part)
-    source = part if len(part) else whole
-    rows = np.concatenate([np.arange(len(part)), np.zeros(missing, dtype=np.intp)])
-    return HandlePart(handle=source[rows], num_padding=missing)
+        return part, 0
+    first = own[0] if len(own) else 0
+    return np.concatenate([own, np.full(missing, first, dtype=np.intp)]), missing

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.dispatch.join import StageReply, join
+from transferqueue.dispatch.join import StageReply, join, made_by
 from transferqueue.dispatch.opening import view_like
 from transferqueue.dispatch.split import ByTokens, HandlePart, Padding, split_handle
 from transferqueue.errors import UID_SAMPLE, DuplicateRows
@@ -30,6 +30,10 @@ class SplitCall:
     """One for each data-parallel rank; ``stores`` is for the caller to set."""
     view: LazyDataProto | None = None
     """The view that was given in place of a handle: the answer is one too."""
+    beside: tuple[BatchHandle, ...] = ()
+    """Of a view the other samples that its rows stand for."""
+    as_new: bool = False
+    """Whether the ranks store what the method returns as new samples."""
 
     @classmethod
     def of(
@@ -43,16 +47,27 @@ class SplitCall:
         """Split. Columns that were assigned to a view are stored first: they are part of the
         batch, so ranks must find them.
 
-        ``DuplicateRows`` where a method that writes would store a row twice.
+        What a method writes for a view whose rows repeat, as responses to repeated prompts, becomes
+        new samples, and the answer is a view of both. A handle is of one set of samples, so that
+        is ``DuplicateRows``; as it is where rows of one sample differ in a column of the view.
         """
-        view = batch if isinstance(batch, LazyDataProto) else None
+        view, beside = None, tuple[BatchHandle, ...]()
         if isinstance(batch, LazyDataProto):
-            batch = batch.push() if batch.local_fields else batch.handle
+            view = batch
+            batch = view.push() if view.local_fields else view.handle
+            beside = tuple(view.beside)
         handle = batch.handle if isinstance(batch, ByTokens) else batch
-        if writes and handle.has_duplicates:
+        repeats = bool(writes) and handle.has_duplicates
+        if repeats and view is None:
             raise _repeated(handle)
-        parts = split_handle(batch, num_parts, padding=padding)
-        return cls(handle=handle, parts=tuple(parts), view=view)
+        parts = split_handle(batch, num_parts, padding=padding, beside=beside)
+        return cls(
+            handle=handle,
+            parts=tuple(replace(part, as_new=repeats) for part in parts),
+            view=view,
+            beside=beside,
+            as_new=repeats,
+        )
 
     def answer(
         self,
@@ -64,12 +79,23 @@ class SplitCall:
         """`join` of the replies, by rank; a view if one was given. ``handle``: the handle with
         what earlier calls have stored meanwhile."""
         base = self.handle if handle is None else handle
-        answer = join(base, [StageReply.of(reply) for reply in replies], storing=storing)
-        if self.view is not None and isinstance(answer, BatchHandle):
-            return view_like(self.view, answer)
-        return answer
+        heard = [StageReply.of(reply) for reply in replies]
+        answer = join(base, heard, storing=storing)
+        if self.view is None or not isinstance(answer, BatchHandle):
+            return answer
+        whole = view_like(self.view, answer)
+        if any(heard[rank].is_batch for rank in storing):  # else the ranks gave rows of their own
+            made = made_by(heard, storing=storing)
+            for other in (*self.beside, *(() if made is None else (made,))):
+                whole.union(view_like(self.view, other))
+        return whole
 
 
 def _repeated(handle: BatchHandle) -> DuplicateRows:
     distinct, counts = np.unique(handle.uids, return_counts=True)
-    return DuplicateRows(len(handle), len(distinct), distinct[counts > 1][:UID_SAMPLE].tolist())
+    error = DuplicateRows(len(handle), len(distinct), distinct[counts > 1][:UID_SAMPLE].tolist())
+    error.add_note(
+        "Give the method a view, client.view(handle): what it returns for repeated rows becomes "
+        "new samples then. Or let it put them, self.client.put(…), and return their handle."
+    )
+    return error

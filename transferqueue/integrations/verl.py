@@ -169,7 +169,10 @@ def _parts(plan: _Plan, group: Any, batch: Any) -> list[_Part]:
     """What each rank gets of a handle; remembers what collecting needs."""
     history: tuple[RayReplies, ...] = ()
     if isinstance(batch, RayHandleFuture):
-        batch, history = batch.split_handle, batch.history
+        if batch.split.as_new:  # its samples are known when they are made
+            batch = batch.get()
+        else:
+            batch, history = batch.batch, batch.history
     parts_of_ranks, collects = _placement(plan, group)
     split = SplitCall.of(batch, max(parts_of_ranks) + 1, padding=plan.padding, writes=plan.writes)
     storing = _storing(parts_of_ranks, collects)

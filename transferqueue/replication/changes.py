@@ -23,7 +23,7 @@ from transferqueue.wire.put import ColumnPlan, PutPlan
 from transferqueue.wire.tags import write_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from transferqueue.checkpoint.saved_rows import SavedColumn, SavedPartition
     from transferqueue.shard.store import Committed, Store
@@ -54,6 +54,8 @@ class Kind(StrEnum):
     RESERVE = "reserve"
     FILL = "fill"
     PUT = "put"
+    SKIP = "skip"
+    """Rows were put of which there is no second copy: their uids are given."""
     CLEAR = "clear"
     STRIP = "strip"
     COPIED = "copied"
@@ -96,6 +98,10 @@ def put_steps(
     yield Step(kind=Kind.PUT, body={"plan": None, "key": _plain(key)})
 
 
+def skip_steps(partition: str, num_rows: int) -> Iterator[Step]:
+    yield Step(kind=Kind.SKIP, body={"partition": partition, "num_rows": num_rows})
+
+
 def clear_steps(partition: str, uids: np.ndarray | None, key: Key | None) -> Iterator[Step]:
     """``uids`` ``None``: all of the partition."""
     arrays = ArrayWriter()
@@ -122,12 +128,13 @@ class FullCopy:
         *,
         answers: Mapping[Key, list[Any]],
         tagged: Sequence[Committed],
+        one_copy: Collection[str],
         now_s: float,
     ) -> None:
         """``answers``: to requests that changed something. ``tagged``: puts whose tags nobody else
-        may have."""
+        may have. ``one_copy``: partitions that are not copied."""
         self._store = store
-        self._cut = cut(store, ())
+        self._cut = cut(store, (), without=one_copy)
         slabs = [column.slab_ids for column in self._cut.columns]
         self._lease = store.leases.acquire(
             READER, np.concatenate([np.empty(0, np.int32), *slabs]), now_s
@@ -135,6 +142,8 @@ class FullCopy:
         self._head = {
             "next_uid": store.next_uid,
             "lost_below": store.lost_below,
+            "lost_in": dict(store.lost_in),
+            "one_copy": [name for name in one_copy if name in store.partitions],
             "answers": [[*key, *said] for key, said in answers.items()],
             "parts": store.split_puts.ended_to_plain(),
         }

@@ -46,7 +46,7 @@ MAP_FROM_BYTES = 64 << 10
 MAX_PIECES = 16
 """Of one step that are sent from where they lie; more are brought together first."""
 
-_LAST = frozenset({Kind.PUT, Kind.CLEAR, Kind.STRIP, Kind.COMPLETE})
+_LAST = frozenset({Kind.PUT, Kind.SKIP, Kind.CLEAR, Kind.STRIP, Kind.COMPLETE})
 
 
 class Stream(Protocol):

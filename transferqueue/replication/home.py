@@ -16,6 +16,7 @@ from transferqueue.replication.changes import (
     clear_steps,
     complete_steps,
     put_steps,
+    skip_steps,
     strip_steps,
 )
 from transferqueue.replication.copy_log import CopyLog, Entry
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 class Copies(Protocol):
     """``carry_out`` makes a change here, once: within the call or later, in the order of calls."""
+
+    one_copy: frozenset[str]
+    """Partitions whose rows have no second copy."""
 
     @property
     def guard(self) -> int:
@@ -103,6 +107,7 @@ class OneCopy:
     guard = -1
     num_waiting = guard_free_bytes = guard_bytes = 0
     limit_bytes = None
+    one_copy: frozenset[str] = frozenset()
 
     def left_bytes(self) -> int | None:
         return None
@@ -173,6 +178,7 @@ class TwoCopies:
         self.copy: FullCopy | None = None
         """The one that is under way."""
         self.guard = -1
+        self.one_copy: frozenset[str] = frozenset()
         self.limit_bytes = limit_bytes
         self.guard_free_bytes = self.guard_bytes = 0
         self._own_bytes = own_bytes
@@ -200,6 +206,9 @@ class TwoCopies:
         refuse: Callable[[], None],
     ) -> None:
         plan = reservation.plan
+        if plan.partition in self.one_copy:
+            self._put_once(plan, carry_out)
+            return
         sizes = np.array([column.nbytes for column in plan.columns], dtype=np.int64)
         bytes_at = Runs.of(reservation.addresses, sizes)
         lease = self._store.leases.acquire(READER, reservation.slab_ids, time.monotonic())
@@ -211,6 +220,15 @@ class TwoCopies:
                 let_go=lambda: self._let_go(lease),
             )
         )
+        self._send()
+
+    def _put_once(self, plan: PutPlan, carry_out: Callable[[], None]) -> None:
+        """New rows have their place among the others: uids rise in the order of commits."""
+        if plan.uids is not None:
+            carry_out()
+            return
+        steps = skip_steps(plan.partition, plan.num_rows)
+        self.log.submit(Entry(steps=steps, carry_out=carry_out))
         self._send()
 
     def _put_steps(self, plan: PutPlan, bytes_at: Runs, key: Key) -> Iterator[Step]:
@@ -248,7 +266,11 @@ class TwoCopies:
     def begin_copy(self) -> None:
         """The guard has dropped what it had: it gets everything."""
         copy = FullCopy(
-            self._store, answers=self._answers(), tagged=self._tagged(), now_s=time.monotonic()
+            self._store,
+            answers=self._answers(),
+            tagged=self._tagged(),
+            one_copy=self.one_copy,
+            now_s=time.monotonic(),
         )
         self.copy = copy
         self.log.begin_copy(

@@ -179,6 +179,7 @@ class Keeper:
                 kept.mirror.store,
                 answers=kept.mirror.answers,
                 tagged=list(kept.mirror.tagged),
+                one_copy=(),
                 now_s=request.received_s,
             )
             kept.steps, kept.last = kept.copy.steps(), None

@@ -78,6 +78,7 @@ class Mirror:
             Kind.RESERVE: self._reserve,
             Kind.FILL: self._fill,
             Kind.PUT: self._put,
+            Kind.SKIP: self._skip,
             Kind.CLEAR: self._clear,
             Kind.STRIP: self._strip,
             Kind.COPIED: lambda step: True,
@@ -107,6 +108,8 @@ class Mirror:
         body = unpack(arrays, step.body["head"])
         store.next_uid = int(body["next_uid"])
         store.lost_below = int(body["lost_below"])
+        store.lost_in = {str(name): int(below) for name, below in body["lost_in"].items()}
+        self._miss(body["one_copy"])
         store.split_puts.restore(body["parts"])
         for peer, request_id, *said in body["answers"]:
             self._remember((bytes(peer), int(request_id)), said)
@@ -202,6 +205,17 @@ class Mirror:
             self._remember(_key(key), [partition, first_uid, plan.num_rows])
 
     # -- the rest -------------------------------------------------------------------------------
+
+    def _skip(self, step: Taken) -> bool:
+        self.store.next_uid += int(step.body["num_rows"])
+        self._miss([step.body["partition"]])
+        return True
+
+    def _miss(self, partitions: Sequence[str]) -> None:
+        """Rows that these have by now are not in here: whoever takes them from here has lost
+        them."""
+        for name in partitions:
+            self.store.lost_in[str(name)] = self.store.next_uid
 
     def _clear(self, step: Taken) -> bool:
         uids = ArrayReader(step.frames).get_optional(step.body["uids"])

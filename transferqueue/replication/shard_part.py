@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import boot_id
-from transferqueue.net.listening import is_listening
+from transferqueue.net.listening import ListeningProbe
 from transferqueue.replication.guard_link import Guard, GuardLink
 from transferqueue.replication.home import TwoCopies
 from transferqueue.replication.keeper import Keeper
@@ -121,7 +121,8 @@ class ShardPart:
         """What the coordinator says: who the guard is, what it has on record, which mirrors may be
         read, and which are to be kept. ``asked_s``: when the heartbeat was sent that it answers."""
         guard = said["guard"]
-        self._attach(None if guard is None else self._address_of(guard))
+        if guard is None or guard["endpoints"]:  # else it has not come to a coordinator that is new
+            self._attach(None if guard is None else self._address_of(guard))
         if said["recorded"] is not None:
             self._record.hear(int(said["recorded"]))
         self._gets.hear(said["relied_on"], asked_s)
@@ -145,9 +146,8 @@ class ShardPart:
             self._link.attach(None, time.monotonic())
             return
         stream = self._stream = self._server.open_stream(address.endpoint, self._keys)
-        guard = Guard(
-            slot=address.slot, stream=stream, is_there=lambda: is_listening(address.endpoint)
-        )
+        probe = ListeningProbe(address.endpoint)
+        guard = Guard(slot=address.slot, stream=stream, is_there=probe.is_there)
         self._link.attach(guard, time.monotonic())
         self._server.watch(stream.socket, self._link.hear)
         self._link.tick(time.monotonic())

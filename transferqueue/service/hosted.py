@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from transferqueue.service.process import Runnable
 
+AGAIN_S = 5.0
+"""After a start that failed; nothing is free of what it lacked just because it is tried again."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -32,7 +35,7 @@ class HostedShards:
         self._threads: dict[int, threading.Thread] = {}
         self._servers: dict[int, Runnable] = {}
         self._lock = threading.Lock()
-        self._closing = False
+        self._closing = threading.Event()
 
     def hear(self, hosted: Sequence[Mapping[str, Any]]) -> None:
         """These are to be served here: each with ``slot``, ``uids``, ``lineage``, ``epoch``. Said
@@ -52,12 +55,16 @@ class HostedShards:
             server = self._make(self._settings_of(slot, one))
         except TransferQueueError as error:
             _log.error("shard %d could not be started here: %s", slot, error)
+            self._closing.wait(AGAIN_S)
             return
         with self._lock:
             self._servers[slot] = server
-            if self._closing:
+            if self._closing.is_set():
                 server.stop()
         server.run()
+        with self._lock:
+            if not self._closing.is_set():  # another one has its place
+                self._servers.pop(slot).close()
 
     def _settings_of(self, slot: int, one: dict[str, Any]) -> dict[str, Any]:
         mine = {k: v for k, v in self._settings.items() if k not in ("restore", "draining")}
@@ -72,7 +79,7 @@ class HostedShards:
     def close(self, *, keep: bool) -> None:
         """End all of them. ``keep``: leave their rows for a successor of this process."""
         with self._lock:
-            self._closing = True
+            self._closing.set()
             for server in self._servers.values():
                 server.stop()
         for thread in self._threads.values():

@@ -43,8 +43,9 @@ def load_service_keys(path: Path) -> ServiceKeys:
 
 
 class JoinedShards(Closing):
-    """Child processes that are shards of another owner's service. Closing it ends them: what they
-    hold is lost then, and whoever waits for it is told.
+    """Child processes that are shards of another owner's service. Closing it ends them: where the
+    service keeps two copies others take their place; else what they hold is lost, and whoever waits
+    for it is told.
 
     They are started again when they die, as a service's own are, with all that they held.
     """
@@ -62,6 +63,7 @@ class JoinedShards(Closing):
         self._files_id = secrets.token_hex(8)
         """In the names of its files. The service's own id may be that of a saved one, which may
         have shards of the same slots on this host."""
+        self._lineage = secrets.token_hex(8)
         self.slots: list[int] = []
         with self._connect() as client:
             self.service_id = client.service_id
@@ -87,9 +89,8 @@ class JoinedShards(Closing):
 
     def _start(self) -> None:
         deadline_s = time.monotonic() + self.config.start_timeout_s
-        lineage = secrets.token_hex(8)
         for given in self._ask_for_slots():
-            self._supervisor.start(f"shard-{given['slot']}", self._settings(given, lineage))
+            self._supervisor.start(f"shard-{given['slot']}", self._settings(given))
         self._supervisor.wait_ready(deadline_s)
         if self._keys is not None:
             self._keys.for_clients().save(self._runtime_dir.key_file)
@@ -108,7 +109,7 @@ class JoinedShards(Closing):
                 given.append(begins_with)
         return given
 
-    def _settings(self, given: dict[str, Any], lineage: str) -> dict[str, Any]:
+    def _settings(self, given: dict[str, Any]) -> dict[str, Any]:
         name = f"shard-{given['slot']}"
         endpoints = [f"ipc://{self._runtime_dir.path / name}.sock"]
         if self.config.host is not None:
@@ -118,7 +119,7 @@ class JoinedShards(Closing):
             "service_id": self._files_id,
             "keys": None if self._keys is None else self._keys.to_plain(),
             **given,
-            "lineage": lineage,
+            "lineage": self._lineage,
             "endpoints": endpoints,
             "coordinator": self.address,
             **self.config.storage_settings(),
@@ -171,7 +172,7 @@ class JoinedShards(Closing):
         # The service may be gone before.
         with contextlib.suppress(TransferQueueError), self._connect(FAREWELL_S) as client:
             for slot in self.slots:
-                client.lose_shard(slot)
+                run_blocking(client._ops.upkeep.lose_shard(slot, owner=self._lineage))
         self._runtime_dir.remove()
 
     def __repr__(self) -> str:

@@ -249,18 +249,20 @@ class RayService(Closing):
 
     def remove(self, node: str) -> tuple[HeldRows, ...]:
         """End the shards of a node, drained or not. Returns what was lost with them: whoever asks
-        for it gets ``RowsLost``, and claims and groups go on without it."""
+        for it gets ``RowsLost``, and claims and groups go on without it. Where there are second
+        copies, nothing: others take their place."""
         from transferqueue.client.connecting import connect
 
         slots = self._slots_on(node)
         with connect(self.address, keys=self.client_keys) as client:
-            lost = held_rows(client, slots)
+            held, lost = held_rows(client, slots), set()
             for slot in slots:
                 actor = self._actors.shards.pop(slot)
                 _end([actor])
-                client.lose_shard(slot)
+                if run_blocking(client._ops.upkeep.lose_shard(slot, owner="")):
+                    lost.add(slot)
                 del self._actors.nodes[slot]
-        return lost
+        return tuple(rows for rows in held if rows.slot in lost)
 
     def _slots_on(self, node: str) -> list[int]:
         slots = [slot for slot, own in self._actors.nodes.items() if own == node]

@@ -13,7 +13,7 @@ from transferqueue.shard.allocator import extents
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from transferqueue.shard.rows import Cells, RowTable
     from transferqueue.shard.split_puts import Written
@@ -40,10 +40,13 @@ class Cut:
     stretches: Sequence[Stretch]
 
 
-def cut(store: Store, leave_out: Sequence[Written]) -> Cut:
-    """``leave_out``: what parts of puts have written of which another part is not there."""
+def cut(store: Store, leave_out: Sequence[Written], *, without: Collection[str] = ()) -> Cut:
+    """``leave_out``: what parts of puts have written of which another part is not there.
+    ``without``: partitions that are passed over."""
     maker = _CutMaker(store)
     for name, table in store.partitions.items():
+        if name in without:
+            continue
         maker.add(name, table, [written for written in leave_out if written.partition == name])
     return maker.made()
 

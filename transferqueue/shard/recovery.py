@@ -191,6 +191,7 @@ class Recovery:
         self.terms = Terms.from_plain(body["terms"])
         self.store.next_uid = int(body["next_uid"])
         self.store.lost_below = int(body["lost_below"])
+        self.store.lost_in = {str(name): int(below) for name, below in body["lost_in"].items()}
 
     def _slabs(self, record: Record) -> None:
         arrays, body = ArrayReader(record.frames), record.body

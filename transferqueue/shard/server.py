@@ -267,6 +267,7 @@ class ShardServer(Served):
     def _resume(self, found: Recovery) -> None:
         """Go on where an earlier process of this shard was killed."""
         self._puts.admission.limit(found.terms.limited)
+        self._copies.one_copy = found.terms.one_copy
         self._puts.resume(found)
         self._gets.resume(found)
         for committed in found.tagged():
@@ -385,6 +386,7 @@ class ShardServer(Served):
             self._journal.told(terms)
         self._puts.admission.limit(terms.limited)
         self._store.choice.declare(terms.backends)
+        self._copies.one_copy = terms.one_copy
 
     # -- what ends without an answer ------------------------------------------------------------
 

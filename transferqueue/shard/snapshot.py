@@ -59,6 +59,7 @@ def snapshot(
             "epoch": epoch,
             "next_uid": store.next_uid,
             "lost_below": store.lost_below,
+            "lost_in": dict(store.lost_in),
             "terms": terms.to_plain(),
         },
     )

@@ -94,6 +94,8 @@ class Store:
         """No uid from here on is this shard's to give."""
         self.lost_below = 0
         """Rows with a uid below this one that are not here were lost, not cleared."""
+        self.lost_in: dict[str, int] = {}
+        """The same of single partitions."""
         self._space = space
         self._reservations: dict[int, Reservation] = {}
         self._next_put_id = 1
@@ -214,7 +216,7 @@ class Store:
         RowsGone, FieldsMissing. Rows that lack an ``optional`` field are left out of its column.
         """
         table = self._read_table(partition)
-        rows = self._located(table, uids)
+        rows = self._located(partition, table, uids)
         read = table.read_all(list(fields), rows)
         found = {name: self._found(cells, None) for name, cells in read.items()}
         for name in optional:
@@ -226,13 +228,14 @@ class Store:
                 found[name] = self._found(cells.take(np.flatnonzero(present)), present)
         return found
 
-    def _located(self, table: RowTable, uids: np.ndarray) -> np.ndarray:
+    def _located(self, partition: str, table: RowTable, uids: np.ndarray) -> np.ndarray:
         """As `RowTable.locate`; RowsLost for rows that an earlier process of this shard had."""
         try:
             return table.locate(uids)
         except RowsGone:
             absent = uids[~table.find(uids)[1]]
-            lost = (absent >= 0) & (absent < self.lost_below)
+            below = max(self.lost_below, self.lost_in.get(partition, 0))
+            lost = (absent >= 0) & (absent < below)
             if lost.any():
                 raise RowsLost(int(lost.sum()), len(uids), [self.slot]) from None
             raise

@@ -12,6 +12,7 @@ from transferqueue.view.lazy_values import take_value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from transferqueue.view.devices import Place
     from transferqueue.view.lazy_samples import Samples
     from transferqueue.view.rows import RowIndex
 
@@ -66,14 +67,14 @@ class LazyColumn:
         source: Source | None,
         value: Any = None,
         *,
-        device: torch.device | None = None,
+        device: Place | None = None,
         version: int | None = None,
     ) -> None:
         self.source = source
         """``None``: it is nowhere but here."""
         self.value = value
         self.device = device
-        """Where a fetched tensor is moved to; ``None``: it stays on the CPU."""
+        """Where a tensor that is fetched lands; ``None``: where those of its client do."""
         self.group: Group | None = None
         """The columns that were declared together with it and come when it does."""
         self._version = version
@@ -113,8 +114,8 @@ class LazyColumn:
     def settle(self, value: Any) -> None:
         """Take the value that was fetched, unless another thread was faster."""
         if self.value is None:
-            if self.device is not None and isinstance(value, torch.Tensor):
-                value = value.to(self.device)
+            if isinstance(self.device, torch.device) and isinstance(value, torch.Tensor):
+                value = value.to(self.device)  # fetched to there, where that could be
             self._version, self.value = _version_of(value), value
             self.group = None
 
@@ -132,12 +133,22 @@ class LazyColumn:
         self.source = source
         self._version = _version_of(self.value)
 
-    def on(self, device: torch.device, regroup: Regroup) -> LazyColumn:
+    def on(self, device: Place, regroup: Regroup) -> LazyColumn:
         """The same column on a device."""
-        value = None if self.value is None else self.value.to(device)
+        value = self.value
+        if value is not None and isinstance(device, torch.device):
+            value = value.to(device)
         moved = LazyColumn(self.source, value, device=device, version=self._version_for_copy())
         regroup.join(self, moved)
         return moved
+
+    def apart(self, regroup: Regroup) -> LazyColumn:
+        """The same column, to come with those of a new group, where it is to come with others."""
+        if self.group is None or self.value is not None:
+            return self
+        column = LazyColumn(self.source, device=self.device)
+        regroup.join(self, column)
+        return column
 
     def with_source(self, source: Source | None, value: Any) -> LazyColumn:
         """A column that is this one's in other rows: ``value`` is its value there, if it is here,

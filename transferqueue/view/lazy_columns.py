@@ -10,12 +10,14 @@ import copy
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import torch
 from tensordict import TensorDict
 
 from transferqueue.errors import BatchInconsistent
 from transferqueue.view import lazy_rows, lazy_state
 from transferqueue.view.columns import map_columns
 from transferqueue.view.consistency import check_arrays, check_consistent
+from transferqueue.view.devices import place_of
 from transferqueue.view.eager import EagerColumns
 from transferqueue.view.item import DataProtoItem
 from transferqueue.view.lazy_column import LazyColumn, Regroup, RowMemo
@@ -34,8 +36,6 @@ from transferqueue.view.union import check_same_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import torch
 
     from transferqueue.view.lazy_samples import Samples
     from transferqueue.view.rows import RowIndex, RowSlice
@@ -319,14 +319,19 @@ class LazyColumns(EagerColumns):
         )
 
     def to(self, device: torch.device | str | int) -> Self:
-        """Move the tensors that are here, in place, and the others as they come; returns self."""
+        """Move the tensors that are here, in place, and have the others come there at once, by the
+        best way (`Client.links`); returns self. On to a device that torch does not know, as
+        `transferqueue.devices` names it, only those come that are not here."""
         if self._batch is not None:
-            target = TensorDict({}, batch_size=[], device=device).device
-            regroup = Regroup()
+            place, regroup = place_of(device), Regroup()
             columns = {
-                name: column.on(target, regroup) for name, column in self._tensor_columns().items()
+                name: column.on(place, regroup) for name, column in self._tensor_columns().items()
             }
-            self._batch = lazy_batch(columns, self._batch.batch_size, target, self._ledger)
+            if isinstance(self.non_tensor_batch, LazyDict):  # arrays come with the moved tensors
+                arrays = {n: one.apart(regroup) for n, one in self._array_columns().items()}
+                self.non_tensor_batch = LazyDict(arrays, self._ledger)
+            known = place if isinstance(place, torch.device) else None
+            self._batch = lazy_batch(columns, self._batch.batch_size, known, self._ledger)
         return self
 
     # ---- copies and pickles

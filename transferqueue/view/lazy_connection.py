@@ -73,11 +73,15 @@ class Connection:
         """Whether this process, not one that it was forked from, made the client given."""
         return self._pid == os.getpid()
 
-    async def get_columns(self, handle: BatchHandle, fields: Sequence[str]) -> Columns:
-        """As `Client.get_columns`, awaited, whichever client there is."""
+    async def get_columns(
+        self, handle: BatchHandle, fields: Sequence[str], **where: Any
+    ) -> Columns:
+        """As `Client.get_columns`, awaited, whichever client there is. ``where``: its ``device``,
+        if it is not that of the client."""
         if self._awaited is not None and self._is_mine:
-            return await self._awaited.get_columns(handle, fields=fields)
-        return await asyncio.to_thread(self.client().get_columns, handle, fields=fields)
+            return await self._awaited.get_columns(handle, fields=fields, **where)
+        get = self.client().get_columns
+        return await asyncio.to_thread(get, handle, fields=fields, **where)
 
     async def put(self, columns: Columns, handle: BatchHandle, *, overwrite: bool) -> BatchHandle:
         """As `Client.put`, awaited, whichever client there is."""

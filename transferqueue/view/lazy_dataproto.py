@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from tensordict import TensorDict
 
 from transferqueue.errors import DuplicateRows, InvalidInput
 from transferqueue.fields import FieldKind
+from transferqueue.reads import FieldOn
 from transferqueue.view.dataproto import DataProto
 from transferqueue.view.derived import check_derivable
+from transferqueue.view.devices import place_of
+from transferqueue.view.equality import same_content
 from transferqueue.view.lazy_column import Group, LazyColumn
 from transferqueue.view.lazy_columns import LazyColumns
 from transferqueue.view.lazy_fetch import fetch_now, fetch_soon
 from transferqueue.view.lazy_ledger import FetchLedger
 from transferqueue.view.lazy_samples import Samples
 from transferqueue.view.lazy_sources import Computed, Stored
+from transferqueue.view.lazy_values import take_value
 from transferqueue.view.names import known_names
 from transferqueue.view.padded import Side, padded_column
 
@@ -23,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
 
-    import numpy as np
     import torch
 
     from transferqueue.handle import BatchHandle
@@ -58,7 +62,8 @@ class LazyDataProto(LazyColumns, DataProto):
 
     @classmethod
     def over(cls, handle: BatchHandle, connection: Connection, reads: Sequence[str] = ()) -> Self:
-        """The view of a handle. ``reads``: columns that come together at the first touch of one.
+        """The view of a handle. ``reads``: columns that come together at the first touch of one,
+        those made by ``tq.on`` on to their device.
 
         Raises ``UnknownColumn`` for a read that the handle does not have.
         """
@@ -71,7 +76,10 @@ class LazyDataProto(LazyColumns, DataProto):
             kind[name] = LazyColumn(Stored(samples, stored_names[name], spec))
         group = Group()
         for name in known_names(reads, handle.fields, "the handle", once=False):
-            group.add(tensors[name] if name in tensors else arrays[name])
+            column = tensors[name] if name in tensors else arrays[name]
+            group.add(column)
+            if isinstance(name, FieldOn):
+                column.device = place_of(name.device)
         return cls._made(
             tensors or None,
             arrays,
@@ -98,6 +106,13 @@ class LazyDataProto(LazyColumns, DataProto):
     def handles(self) -> list[BatchHandle]:
         """One for each set of samples that columns come from, without ``meta_info``."""
         return [self._handle_of(samples) for samples in self._samples]
+
+    @property
+    def beside(self) -> list[BatchHandle]:
+        """The handles of the other samples that columns come from, those of ``handle`` aside."""
+        home = self._home()
+        others = [self._handle_of(one) for one in self._samples if not one.same_as(home)]
+        return [handle for handle in others if handle.fields]
 
     def _handle_of(
         self, samples: Samples, meta_info: Mapping[str, Any] | None = None
@@ -232,32 +247,40 @@ class LazyDataProto(LazyColumns, DataProto):
         """Store local columns (all by default) as fields of the samples of ``handle``, and return
         the handle with them. They stay here as well.
 
-        ``DuplicateRows`` where one sample stands for two rows (a repeated or padded view), and
+        Where one sample stands for several rows (a repeated or padded view) it is stored once;
+        ``DuplicateRows`` where those rows differ, so that they would be samples of their own. And
         ``FieldExists`` for a field that is stored already (``overwrite=True`` writes a new
         version); then nothing was stored. A fetched column that was edited in place is written
         when it is named.
         """
-        home, values = self._to_push(fields)
+        home, target, values = self._to_push(fields)
         if values:
             client = home.connection.client()
-            self._pushed(home, client.put(values, handle=home.handle({}), overwrite=overwrite))
+            self._pushed(home, client.put(values, handle=target, overwrite=overwrite))
         return self.handle
 
     async def store(self, fields: Keys = None, *, overwrite: bool = False) -> BatchHandle:
         """``push`` to be awaited, for code on an event loop."""
-        home, values = self._to_push(fields)
+        home, target, values = self._to_push(fields)
         if values:
-            put = home.connection.put(values, home.handle({}), overwrite=overwrite)
+            put = home.connection.put(values, target, overwrite=overwrite)
             self._pushed(home, await put)
         return self.handle
 
-    def _to_push(self, fields: Keys) -> tuple[Samples, dict[str, Any]]:
+    def _to_push(self, fields: Keys) -> tuple[Samples, BatchHandle, dict[str, Any]]:
+        """The samples of the rows, each of them once, and its values."""
         home = self._home()
         columns = self._chosen(self.local_fields if fields is None else fields)
-        if columns and not home.are_distinct:
-            raise _rows_repeat(home)
         fetch_now(columns.values(), self._ledger)
-        return home, {name: column.value for name, column in columns.items()}
+        values = {name: column.value for name, column in columns.items()}
+        if not values or home.are_distinct:
+            return home, home.handle({}), values
+        _, first, sample_of_row = np.unique(home.uids, return_index=True, return_inverse=True)
+        once = {name: take_value(value, first) for name, value in values.items()}
+        for name, value in values.items():
+            if not same_content(take_value(once[name], sample_of_row), value):
+                raise _rows_repeat(home, name)
+        return home, home.take(first).handle({}), once
 
     def _pushed(self, home: Samples, stored: BatchHandle) -> None:
         tensors, arrays = self._open()
@@ -286,8 +309,6 @@ def _stored_fields(columns: Mapping[str, LazyColumn]) -> dict[str, Stored]:
     return hidden | shown
 
 
-def _rows_repeat(samples: Samples) -> DuplicateRows:
-    import numpy as np
-
+def _rows_repeat(samples: Samples, column: str) -> DuplicateRows:
     distinct, counts = np.unique(samples.uids, return_counts=True)
-    return DuplicateRows(len(samples), len(distinct), distinct[counts > 1].tolist())
+    return DuplicateRows(len(samples), len(distinct), distinct[counts > 1].tolist(), column)

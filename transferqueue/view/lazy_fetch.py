@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from transferqueue.errors import DeviceMissing
+from transferqueue.fields import FieldKind
 from transferqueue.view import jagged
 from transferqueue.view.jagged import is_jagged
 from transferqueue.view.lazy_sources import Stored
@@ -21,21 +23,33 @@ if TYPE_CHECKING:
 
     from transferqueue.fields import FieldSpec
     from transferqueue.handle import BatchHandle
+    from transferqueue.view.devices import Place
     from transferqueue.view.lazy_column import LazyColumn
     from transferqueue.view.lazy_ledger import FetchLedger
     from transferqueue.view.lazy_samples import Samples
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
-    """Fields of the same samples: one get, which asks all their shards at once."""
+    """Fields of the same samples, on one device: one get, which asks all their shards at once."""
 
     samples: Samples
+    place: Place | None = None
+    """Where tensors are to land; ``None``: where those of the client do."""
+    has_tensors: bool = False
     specs: dict[str, FieldSpec] = field(default_factory=dict)
     columns: dict[str, list[LazyColumn]] = field(default_factory=dict)
     """By stored field; a field that two columns show is asked for once."""
 
+    def takes(self, column: LazyColumn, source: Stored) -> bool:
+        """Whether the column can come with it. Arrays come with tensors of any device."""
+        is_tensor = source.spec.kind is FieldKind.TENSOR
+        is_alike = self.place == column.device or not (is_tensor and self.has_tensors)
+        return is_alike and self.samples.same_as(source.samples)
+
     def add(self, column: LazyColumn, source: Stored) -> None:
+        if source.spec.kind is FieldKind.TENSOR:
+            self.place, self.has_tensors = column.device, True
         self.specs[source.field] = source.spec
         self.columns.setdefault(source.field, []).append(column)
 
@@ -46,6 +60,16 @@ class Request:
     @property
     def fields(self) -> list[str]:
         return list(self.specs)
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The device, as an argument of `Client.get_columns`."""
+        return {} if self.place is None else {"device": str(self.place)}
+
+    @property
+    def by_way_of_host(self) -> dict[str, Any]:
+        """For a device that only torch knows: torch moves the tensors there when they are here."""
+        return {"device": "cpu"}
 
 
 class Fetch:
@@ -67,17 +91,17 @@ class Fetch:
         if is_declared:
             self._declared.add(id(column))
         if isinstance(column.source, Stored):
-            self._request_for(column.source.samples).add(column, column.source)
+            self._request_for(column, column.source).add(column, column.source)
         for part in column.source.needs():
             self._include(part, is_declared=is_declared)
         for other in column.group.columns if column.group is not None else ():
             self._include(other, is_declared=True)
 
-    def _request_for(self, samples: Samples) -> Request:
+    def _request_for(self, column: LazyColumn, source: Stored) -> Request:
         for request in self.requests:
-            if request.samples.same_as(samples):
+            if request.takes(column, source):
                 return request
-        self.requests.append(Request(samples))
+        self.requests.append(Request(source.samples))
         return self.requests[-1]
 
     def accept(
@@ -131,20 +155,32 @@ def fetch_now(
     `Client.get_columns` does; then no column has changed.
     """
     fetch = Fetch(columns)
-    answers = [
-        request.samples.connection.client().get_columns(request.handle, fields=request.fields)
-        for request in fetch.requests
-    ]
+    answers = [_got_now(request) for request in fetch.requests]
     fetch.accept(answers, ledger, is_declared=is_declared)
 
 
 async def fetch_soon(columns: Iterable[LazyColumn], ledger: FetchLedger) -> None:
     """As ``fetch_now`` of declared columns, awaited, all requests at once."""
     fetch = Fetch(columns)
-    answers = await asyncio.gather(
-        *(
-            request.samples.connection.get_columns(request.handle, request.fields)
-            for request in fetch.requests
-        )
-    )
+    answers = await asyncio.gather(*map(_got_soon, fetch.requests))
     fetch.accept(answers, ledger, is_declared=True)
+
+
+def _got_now(request: Request) -> Mapping[str, Any]:
+    get = request.samples.connection.client().get_columns
+    try:
+        return get(request.handle, fields=request.fields, **request.where)
+    except DeviceMissing:
+        if not isinstance(request.place, torch.device):
+            raise
+        return get(request.handle, fields=request.fields, **request.by_way_of_host)
+
+
+async def _got_soon(request: Request) -> Mapping[str, Any]:
+    get = request.samples.connection.get_columns
+    try:
+        return await get(request.handle, request.fields, **request.where)
+    except DeviceMissing:
+        if not isinstance(request.place, torch.device):
+            raise
+        return await get(request.handle, request.fields, **request.by_way_of_host)

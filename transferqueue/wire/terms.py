@@ -18,9 +18,13 @@ class Terms:
     backends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By partition which backend its fields go to: see `PartitionPolicy.backend`."""
 
+    one_copy: frozenset[str] = frozenset()
+    """Their rows have no second copy, although others may."""
+
     def to_plain(self) -> dict[str, Any]:
         return {
             "partitions": sorted(self.limited),
+            "one_copy": sorted(self.one_copy),
             "backends": {name: dict(choice) for name, choice in self.backends.items()},
         }
 
@@ -28,5 +32,6 @@ class Terms:
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         return cls(
             limited=frozenset(str(name) for name in plain["partitions"]),
+            one_copy=frozenset(str(name) for name in plain["one_copy"]),
             backends={str(name): dict(choice) for name, choice in plain["backends"].items()},
         )

@@ -30,9 +30,19 @@ KEYS = {
 
 @click.command(epilog=json_epilog(KEYS))
 @target_options
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="Say by which way tensors come to this device (cuda:0), and why not by a better one.",
+)
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, target: Target, as_json: bool) -> None:  # noqa: FBT001 - click's
+def doctor(
+    ctx: click.Context,
+    target: Target,
+    device: str | None,
+    as_json: bool,  # noqa: FBT001 - click's
+) -> None:
     """What is wrong with this host or a service.
 
     Versions, memory and limits of the host; ports, clocks and waits of the service, and the way
@@ -40,7 +50,7 @@ def doctor(ctx: click.Context, target: Target, as_json: bool) -> None:  # noqa: 
 
     Without a service it looks at the host alone. Warnings do not change the exit status.
     """
-    checks = examine(target)
+    checks = examine(target, device)
     healthy = not any(check.health == "fail" for check in checks)
     if as_json:
         print_json({"healthy": healthy, "checks": [asdict(check) for check in checks]})
@@ -50,22 +60,22 @@ def doctor(ctx: click.Context, target: Target, as_json: bool) -> None:  # noqa: 
         ctx.exit(Exit.UNHEALTHY)
 
 
-def examine(target: Target) -> list[Check]:
-    """Every check there is."""
+def examine(target: Target, device: str | None = None) -> list[Check]:
+    """Every check there is. ``device``: where tensors are wanted."""
     from transferqueue.service.doctor.host_checks import check_host
     from transferqueue.service.doctor.host_facts import read_host
 
-    return [*check_host(read_host()), *_of_service(target)]
+    return [*check_host(read_host()), *_of_service(target, device)]
 
 
-def _of_service(target: Target) -> list[Check]:
+def _of_service(target: Target, device: str | None) -> list[Check]:
     from transferqueue.environment import address_from_environment
     from transferqueue.errors import TransferQueueError
     from transferqueue.service.doctor.service_checks import check_service, unreached
     from transferqueue.service.doctor.service_facts import read_service
 
     try:
-        with target.connect() as client:
+        with target.connect(device=device) as client:
             return check_service(read_service(client))
     except TransferQueueError as error:
         named = target.address is not None or address_from_environment() is not None

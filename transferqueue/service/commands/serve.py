@@ -64,13 +64,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--takeover-s",
-    type=float,
-    help="How long a lost shard may be away before its rows are served from their second copies.",
+    type=click.FloatRange(min=0, min_open=True),
+    help="A shard that is away for so long is not waited for: the other copy takes its place "
+    "(default 60 with --replicas 2), or its rows are lost (default: never).",
 )
 @click.option(
     "--guard-silence-s",
-    type=float,
-    help="After what silence of the second copy changes go on with one (default: 5).",
+    type=click.FloatRange(min=0, min_open=True),
+    help="How long puts wait for a second copy whose process stands still (default: 5).",
 )
 @click.option("--prefault", is_flag=True, help="Take all memory at the start, in the background.")
 @click.option(

@@ -62,6 +62,9 @@ def show(report: Mapping[str, Any]) -> None:
     screen = console()
     screen.print(f"service {report['service_id']}, up {span(report['uptime_s'])}\n")
     screen.print(shards_table(report))
+    if report["shards_away"]:
+        away = ", ".join(map(str, report["shards_away"]))
+        screen.print(f"away: shards {away}; their second copies are read")
     screen.print()
     screen.print(partitions_table(report))
 
