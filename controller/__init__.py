@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from controller.advantage_stage import Algorithm
     from controller.checkpoints import CheckpointFolder
-    from controller.dataflow import Dataflow, DataflowError, Stage
+    from controller.dataflow import Dataflow, Stage
     from controller.driver import PpoDriver
     from controller.driver_config import DriverConfig, Mode, Transport
+    from controller.errors import DataflowError
     from controller.ppo_settings import PpoSettings
     from controller.step_report import StepReport
 
@@ -18,7 +19,7 @@ _HOME = {
     "Algorithm": "controller.advantage_stage",
     "CheckpointFolder": "controller.checkpoints",
     "Dataflow": "controller.dataflow",
-    "DataflowError": "controller.dataflow",
+    "DataflowError": "controller.errors",
     "DriverConfig": "controller.driver_config",
     "Mode": "controller.driver_config",
     "PpoDriver": "controller.driver",

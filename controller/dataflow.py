@@ -10,16 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from transferqueue.errors import ConfigError, near_names
+from controller.errors import DataflowError
+from transferqueue.errors import near_names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from workers.roles.fields import MethodFields
-
-
-class DataflowError(ConfigError):
-    """A table that cannot run. ``args``: the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

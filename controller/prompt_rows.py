@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from controller.dataflow import DataflowError
+from controller.errors import DataflowError
 from transferqueue.errors import near_names
 
 if TYPE_CHECKING:

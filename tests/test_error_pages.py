@@ -10,14 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 import transferqueue as tq
-from tests.test_errors import all_classes, example
-from transferqueue.error_pages import PAGE, ErrorPages
+from tests.test_errors import ALL, example
+from transferqueue.error_pages import ErrorPages
+from transferqueue.errors import PAGES as PAGE_OF_MODULE
 from transferqueue.errors import StorageFull, TransferQueueError
 from transferqueue.service.cli import main
 
 PAGES = ErrorPages.read()
 ROOT = Path(__file__).resolve().parents[1]
-CLASSES = {cls.__name__: cls for cls in all_classes()}
+CLASSES = {cls.__name__: cls for cls in ALL}
 
 
 def code_in(text: str) -> list[str]:
@@ -64,11 +65,11 @@ def check_command(words: list[str]) -> None:
 
 
 def test_each_error_names_its_entry() -> None:
-    page = (ROOT / "transferqueue" / PAGE).read_text()
-    for cls in all_classes():
+    for cls in ALL:
         path, _, anchor = example(cls).page.partition("#")
-        assert (ROOT / path).is_file()
-        assert f"\n### {cls.__name__}\n" in page
+        assert path == PAGE_OF_MODULE[cls.__module__]
+        assert f"\n### {cls.__name__}\n" in (ROOT / path).read_text()
+        assert PAGES.entry(cls.__name__)["page"] == example(cls).page
         assert anchor == cls.__name__.lower()  # as sites make anchors of headings
 
 
@@ -86,12 +87,27 @@ def test_explain_prints_the_entry_in_whatever_case() -> None:
         shown = runner.invoke(main, ["explain", name])
         assert shown.exit_code == 0
         assert "transferqueue held" in shown.output
+    assert "call_timeout_s" in runner.invoke(main, ["explain", "CallTimedOut"]).output
     assert "did you mean StorageFull?" in runner.invoke(main, ["explain", "StorageFul"]).output
     assert runner.invoke(main, ["explain"]).output.split() == PAGES.names
 
 
-def test_the_page_is_in_the_package() -> None:
+def test_each_page_is_in_its_package() -> None:
     import tomllib
 
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert PAGE in data["tool"]["setuptools"]["package-data"]["transferqueue"]
+    for page in PAGE_OF_MODULE.values():
+        package, _, name = page.partition("/")
+        assert name in data["tool"]["setuptools"]["package-data"][package]
+
+
+def test_packages_that_are_not_there_or_somebody_elses_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("transferqueue.error_pages.PAGES", {
+        "transferqueue.errors": "transferqueue/ERRORS.md",
+        "no_such_package.errors": "no_such_package/ERRORS.md",
+        "email.errors": "email/ERRORS.md",
+    })  # fmt: skip
+    assert ErrorPages.read().find("StorageFull")
+    assert ErrorPages.read().find("WorkerFailed") is None

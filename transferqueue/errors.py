@@ -98,7 +98,8 @@
 Those that a ``DataProto`` raises where verl asserts are an ``AssertionError`` as well, because the
 loops written against verl catch that.
 
-What each means, its usual causes and what to run stands in ``ERRORS.md``, an entry a class.
+What each means, its usual causes and what to run stands in ``ERRORS.md``, an entry a class;
+so it is with those of ``workers`` and ``controller``.
 
 An error is rebuilt from ``args`` on the far side of a socket or a pickle, so every constructor
 takes exactly the plain values that it passes on to ``super().__init__``.
@@ -111,6 +112,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+PAGES = {
+    f"{package}.errors": f"{package}/ERRORS.md"
+    for package in ("transferqueue", "workers", "controller")
+}
+"""Where the errors of each module are explained. The packages above this one are named, not
+imported: they need not be there."""
 
 UID_SAMPLE = 5
 """How many uids a message shows; the count is always exact."""
@@ -136,8 +144,8 @@ class TransferQueueError(Exception):
     @property
     def page(self) -> str:
         """Where it is explained; ``transferqueue explain`` prints that entry."""
-        name = next(cls.__name__ for cls in type(self).__mro__ if cls.__module__ == __name__)
-        return f"transferqueue/ERRORS.md#{name.lower()}"
+        cls = next(cls for cls in type(self).__mro__ if cls.__module__ in PAGES)
+        return f"{PAGES[cls.__module__]}#{cls.__name__.lower()}"
 
     def for_some_partitions(self) -> TransferQueueError:
         """The same, for who may know of some partitions only: it names no others."""

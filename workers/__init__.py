@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transferqueue.dispatch import Padding, by_tokens
-    from workers.errors import CallTimedOut, WorkerDied, WorkerError, WorkerFailed
+    from workers.errors import CallTimedOut, NoRoom, WorkerDied, WorkerError, WorkerFailed
     from workers.futures import CallFuture, HandleFuture
     from workers.group import WorkerGroup
     from workers.local_group import LocalWorkerGroup
@@ -31,6 +31,7 @@ _HOME = {
     "HandleFuture": "workers.futures",
     "LocalWorkerGroup": "workers.local_group",
     "Mesh": "workers.mesh",
+    "NoRoom": "workers.errors",
     "Padding": "transferqueue.dispatch",
     "Placement": "workers.mesh",
     "RayWorkerGroup": "workers.ray_group",
@@ -56,6 +57,7 @@ __all__ = [
     "HandleFuture",
     "LocalWorkerGroup",
     "Mesh",
+    "NoRoom",
     "Padding",
     "Placement",
     "RayWorkerGroup",

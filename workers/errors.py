@@ -4,9 +4,10 @@
 
     TransferQueueError
     └── WorkerError
-        ├── WorkerFailed    a method raised; its traceback and rank are in the message
+        ├── WorkerFailed    a method raised, or what it reads or returned could not be moved
         ├── WorkerDied      the process of a rank is gone
-        └── CallTimedOut    ranks did not answer in time
+        ├── CallTimedOut    ranks did not answer in time
+        └── NoRoom          a cluster has no room for the ranks of a pool
 """
 
 from __future__ import annotations
@@ -24,19 +25,21 @@ class WorkerError(TransferQueueError):
 
 
 class WorkerFailed(WorkerError):
-    """A method of a worker raised.
+    """A method of a worker raised, or something did before or after it on its behalf.
 
-    ``cause`` is what it raised, where that can be carried between processes, else ``None``; it is
-    the ``__cause__`` too, so that a traceback shows both.
+    The message has the frames of the method, if it was the method that raised. They are not shown a
+    second time: ``cause`` is what was raised, where that can be carried between processes, else
+    ``None``, and is not the ``__cause__``.
     """
 
     def __init__(self, method: str, rank: int, what: str, traceback_text: str) -> None:
-        """``what``: type and message of the exception."""
+        """``what``: type and message of the exception, and when it was, unless in the method.
+        ``traceback_text``: "" where it was not in the method."""
         super().__init__(method, rank, what, traceback_text)
         self.cause: BaseException | None = None
 
     def caused_by(self, cause: BaseException | None) -> WorkerFailed:
-        self.cause = self.__cause__ = cause
+        self.cause = cause
         return self
 
     @property
@@ -86,4 +89,36 @@ class CallTimedOut(WorkerError, TimeoutError):
         return (
             f"{method}: no answer from ranks {ranks} after {waited_s:.1f} s; they are still at it. "
             f"Raise call_timeout_s if the work takes that long."
+        )
+
+
+class NoRoom(WorkerError):
+    """A cluster has no room for the ranks of a pool. Nothing was reserved."""
+
+    def __init__(
+        self,
+        ranks_on_nodes: Sequence[int],
+        asked: dict[str, float],
+        there: dict[str, float],
+        free: dict[str, float],
+        way_out: str,
+        waited_s: float,
+    ) -> None:
+        """Resources by name, those that are asked for alone. ``waited_s``: 0 where it was no use
+        to wait."""
+        super().__init__(
+            list(ranks_on_nodes), dict(asked), dict(there), dict(free), way_out, waited_s
+        )
+
+    def __str__(self) -> str:
+        ranks, asked, there, free, way_out, waited_s = self.args
+        amounts = ", ".join(
+            f"{name}: {asked[name]:g} asked for, {there.get(name, 0):g} in all, "
+            f"{free.get(name, 0):g} free"
+            for name in asked
+        )
+        waited = f" after {waited_s:g} s" if waited_s else ""
+        return (
+            f"the cluster has no room for {ranks} ranks by node{waited} ({amounts}); {way_out}. "
+            f"`ray status` shows who has what."
         )

@@ -63,7 +63,7 @@ def raise_first(
     for note in notes:
         if note not in getattr(error, "__notes__", []):  # an answer may be asked for twice
             error.add_note(note)
-    raise error
+    raise error.with_traceback(None)  # the frames of a thread that ran it
 
 
 class Pending(ABC):

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.closing import Closing
 from transferqueue.dispatch import TrafficReport
-from transferqueue.errors import Closed, ConfigError, near_names
+from transferqueue.errors import Closed, ConfigError, WrongOutput, near_names
 from transferqueue.service.embedded import running_service
 from workers.batches import payload_bytes
 from workers.calls import CallSite, Dispatched
+from workers.errors import WorkerError
 from workers.futures import CallFuture, HandleFuture
 from workers.host import HostCall
 from workers.mesh import Mesh, Placement
@@ -195,9 +196,14 @@ class WorkerGroup(Closing):
 
     def report(self) -> TrafficReport:
         """Bytes read and written by (role, method, field), what was fetched and never looked at,
-        and what went through this process. Of methods dispatched by HANDLE."""
+        and what went through this process.
+
+        Of batches that were shipped whole (``fat``, or another mode than HANDLE), what each rank
+        got counts as read and what it gave back as written."""
         rows = self._submit_query("report").values(self._config.call_timeout_s)
-        return TrafficReport.of(rows, controller_bytes=self._controller_bytes)
+        return TrafficReport.of(
+            rows, controller_bytes=self._controller_bytes, is_fat=self._config.fat
+        )
 
     def close(self) -> None:
         """End the ranks; calls under way are cut off. Idempotent."""
@@ -323,7 +329,11 @@ class BoundMethod:
         self.__name__ = method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._group._call(self._role, self._method, self.registration, args, kwargs)
+        try:
+            return self._group._call(self._role, self._method, self.registration, args, kwargs)
+        except (WorkerError, WrongOutput) as failed:
+            # Less how it came here, which is the same every time.
+            raise failed.with_traceback(None) from failed.__cause__
 
     def __repr__(self) -> str:
         return f"<{self._role}.{self._method} of {self._group!r}>"

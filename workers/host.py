@@ -8,22 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.dispatch import Bridge, HandlePart, StageReply, Traffic, tell
 from transferqueue.dispatch.outputs import is_column
-from transferqueue.errors import WrongOutput
 from transferqueue.view import DataProto, DataProtoFuture
-from workers.errors import WorkerError, WorkerFailed
+from workers.failing import Step, wrapping
 from workers.futures import Pending
-from workers.process_wire import survives_pickling
 from workers.registration import Registration, registered_methods
+from workers.shipped import received_counts, returned_counts
 from workers.worker import ServiceAddress, SharedClient, Worker, WorkerContext, WorkerSpec
 
 if TYPE_CHECKING:
+    from transferqueue.dispatch.traffic import FieldCounts
     from transferqueue.view.lazy_dataproto import LazyDataProto
     from workers.mesh import Mesh, Placement
 
@@ -115,6 +114,7 @@ class WorkerHost:
         self._fat = setup.fat
         self._client = SharedClient(setup.service)
         self._traffic = Traffic()
+        self._shipped = Traffic()
         self._workers: dict[str, Worker] = {}
         self._methods: dict[str, dict[str, Registration]] = {}
         for role, spec in setup.roles.items():
@@ -129,16 +129,21 @@ class WorkerHost:
     def run(self, call: HostCall) -> Any:
         """The answer of a method. Everything it raises comes as a ``WorkerError`` or
         ``WrongOutput`` that names rank and method."""
-        with wrapping(call.label, self.rank):
+        with wrapping(call.label, self.rank, Step.BEFORE):
             running = self._prepare(call)
-            return running.finish(running.start())
+        with wrapping(call.label, self.rank):
+            output = running.start()
+        with wrapping(call.label, self.rank, Step.AFTER):
+            return running.finish(output)
 
     async def run_async(self, call: HostCall) -> Any:
         """As `run`, for a coroutine function. Columns are moved in a thread, so that other
         coroutines go on meanwhile."""
-        with wrapping(call.label, self.rank):
+        with wrapping(call.label, self.rank, Step.BEFORE):
             running = await asyncio.to_thread(self._prepare, call)
+        with wrapping(call.label, self.rank):
             output = await running.start()
+        with wrapping(call.label, self.rank, Step.AFTER):
             return await asyncio.to_thread(running.finish, output)
 
     def _prepare(self, call: HostCall) -> _Running:
@@ -147,9 +152,15 @@ class WorkerHost:
         registration = self._methods[call.role].get(call.method)
         if isinstance(call.part, HandlePart) and registration is not None:
             return self._opened(call, call.part, registration, method)
-        if self._fat and registration is not None and registration.by_handle:
-            return _RunningFat(method=method, call=call)
-        return _Running(method=method, call=call)
+        if registration is None:
+            return _Running(method=method, call=call)
+        return _RunningShipped(
+            method=method,
+            call=call,
+            traffic=self._shipped,
+            received=received_counts(call.payload, registration.declaration),
+            as_batch=self._fat and registration.by_handle,
+        )
 
     def _opened(
         self, call: HostCall, part: HandlePart, registration: Registration, method: Any
@@ -170,11 +181,11 @@ class WorkerHost:
         )
 
     def report(self) -> list[dict[str, Any]]:
-        """`Traffic.rows` of this rank; the service has heard all of them then."""
+        """`Traffic.rows` of this rank; the service has heard of those that went through it."""
         rows = self._traffic.rows()
         if rows:
             tell(self._client.get(), self._traffic, at_once=True)
-        return rows
+        return rows + self._shipped.rows()
 
     def place_in(self, role: str, mesh: str) -> tuple[int, bool]:
         """Part and collecting of this rank by a mesh that its worker declared."""
@@ -208,11 +219,18 @@ class _Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RunningFat(_Running):
-    """A HANDLE method on a batch that was shipped: columns come back as a batch too."""
+class _RunningShipped(_Running):
+    """A method on batches that were shipped. Columns of a HANDLE method come back as a batch."""
+
+    traffic: Traffic
+    received: Mapping[str, FieldCounts]
+    as_batch: bool
 
     def finish(self, output: Any) -> Any:
-        return as_batch(output)
+        answer = as_batch(output) if self.as_batch else output
+        self.traffic.add(self.call.role, self.call.method, self.received)
+        self.traffic.add(self.call.role, self.call.method, returned_counts(answer))
+        return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,32 +255,3 @@ def as_batch(output: Any) -> Any:
     values = {name: value for name, value in output.items() if name not in columns}
     metrics = {**values.pop("metrics", {}), **values}
     return DataProto.from_single_dict(columns, meta_info={"metrics": metrics} if metrics else {})
-
-
-@contextlib.contextmanager
-def wrapping(label: str, rank: int) -> Iterator[None]:
-    """Every exception of the block as one that names rank and method.
-
-    What does already, such as the failure of an earlier call that this one waited for, passes.
-    """
-    try:
-        yield
-    except (WorkerError, WrongOutput):
-        raise
-    except Exception as error:
-        earlier = getattr(error, "cause", None)  # Ray wraps what the earlier call raised
-        if isinstance(earlier, WorkerError | WrongOutput):
-            raise earlier from None
-        text = _traceback_of(error)
-        failed = WorkerFailed(label, rank, f"{type(error).__name__}: {error}", text)
-        raise failed.caused_by(error if survives_pickling(error) else None) from error
-
-
-def _traceback_of(error: BaseException) -> str:
-    """From the method on: how it came to be called is the same every time."""
-    shown = error.__traceback__
-    while shown is not None and shown.tb_next is not None:
-        if shown.tb_frame.f_code.co_filename != __file__:
-            break
-        shown = shown.tb_next
-    return "".join(traceback.format_exception(type(error), error, shown))

@@ -82,7 +82,8 @@ class LocalWorkerGroup(WorkerGroup):
 
         ``mesh``: how ranks share a batch; by default each of ``world_size`` has a part of its own.
         ``service``: what `Worker.client` connects to, when it is not to be found by
-        ``tq.connect()``. ``fat``: HANDLE methods get shipped batches, to compare.
+        ``tq.connect()``. ``fat``: HANDLE methods get shipped batches, to
+        compare; of a view the caller fetches all columns first.
 
         Returns when every ``__init__`` is done; raises what one raised, with nothing left running.
         """

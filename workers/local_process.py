@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.errors import TransferQueueError
 from workers import process_wire
 from workers.errors import WorkerDied
+from workers.failing import wrapping
 from workers.forking import start_child
-from workers.host import HostCall, HostSetup, WorkerHost, wrapping
+from workers.host import HostCall, HostSetup, WorkerHost
 from workers.local_thread import CoroutineThread
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tensordict import TensorDictBase
 
 from transferqueue.view import DataProto
+from workers.failing import wrapping
 from workers.futures import Pending
-from workers.host import WorkerHost, wrapping
+from workers.host import WorkerHost
 
 if TYPE_CHECKING:
     from workers.host import HostCall, HostSetup

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Self
 
 from transferqueue.dispatch import Padding
 from transferqueue.errors import ConfigError, InvalidInput, near_names
+from transferqueue.handle import BatchHandle
+from transferqueue.view.lazy_dataproto import LazyDataProto
 from workers.batches import cut, joining, padded
 from workers.calls import CallSite, Dispatched, RankCall, all_answers, by_rank, to_all
 from workers.handle_mode import dispatch_handle
@@ -210,9 +212,32 @@ class Handle(DispatchMode):
         return dispatch_handle(site, args, kwargs, padding=self.padding)
 
 
-def fat_mode(mode: Handle) -> ComputeProto:
+@dataclass(frozen=True, slots=True)
+class WholeBatch(ComputeProto):
+    """Columns are shipped where `Handle` ships a handle: the caller fetches all of a view."""
+
+    batches_or_values: bool = True
+
+    def dispatch(
+        self, site: CallSite, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Dispatched:
+        whole = {name: _fetched(site, value) for name, value in kwargs.items()}
+        # Not super(): a dataclass with slots is made anew, and that knows the first one only.
+        return ComputeProto.dispatch(self, site, [_fetched(site, value) for value in args], whole)
+
+
+def _fetched(site: CallSite, value: Any) -> Any:
+    if isinstance(value, BatchHandle):
+        raise InvalidInput(
+            f"{site.method} got a handle, and its group ships whole batches (fat=True): give it "
+            f"client.view(handle), of which the caller then fetches every column"
+        )
+    return value.materialize() if isinstance(value, LazyDataProto) else value
+
+
+def fat_mode(mode: Handle) -> WholeBatch:
     """The mode that ships the columns where ``mode`` ships a handle, to compare the two."""
-    return ComputeProto(mesh=mode.mesh, batches_or_values=True)
+    return WholeBatch(mesh=mode.mesh)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from transferqueue.closing import Closing
 from transferqueue.errors import ConfigError
-from workers.errors import WorkerError
+from workers.cluster_room import CPU, GPU, Room
+from workers.errors import NoRoom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,8 @@ class ResourcePool(Closing):
         return options
 
     def places(self) -> list[Place]:
-        """One a rank, reserved. ``WorkerError`` when the cluster has no room in time."""
+        """One a rank, reserved. ``NoRoom`` when the cluster has none in time, and at once when it
+        never will."""
         if not self._groups:
             self._groups = self._reserve()
         return [
@@ -88,10 +94,11 @@ class ResourcePool(Closing):
         ]
 
     def _reserve(self) -> list[Any]:
-        bundle = {"CPU": self.cpus_per_rank * self.max_groups, **self.resources}
+        bundle = {CPU: self.cpus_per_rank * self.max_groups, **self.resources}
         if self.gpus_per_rank:
-            bundle["GPU"] = self.gpus_per_rank
+            bundle[GPU] = self.gpus_per_rank
         bundle = {name: amount for name, amount in bundle.items() if amount}
+        self._check_room(bundle)
         name = self.name or f"workers-{secrets.token_hex(3)}"
         groups = [
             placement_group([bundle] * count, strategy="STRICT_PACK", name=f"{name}-{node}")
@@ -102,17 +109,50 @@ class ResourcePool(Closing):
         except ray.exceptions.GetTimeoutError:
             for group in groups:
                 remove_placement_group(group)
-            raise WorkerError(
-                f"the cluster has no room for {list(self.ranks_on_nodes)} ranks of {bundle} after "
-                f"{self.ready_timeout_s:.0f} s; it has {ray.available_resources()}"
-            ) from None
+            raise self._no_room(self._room(bundle), self.ready_timeout_s) from None
         return _same_size_by_node(groups, self.ranks_on_nodes)
+
+    def _room(self, bundle: Mapping[str, float]) -> Room:
+        return Room(
+            groups=[
+                {name: amount * count for name, amount in bundle.items()}
+                for count in self.ranks_on_nodes
+            ],
+            nodes=[node["Resources"] for node in ray.nodes() if node["Alive"]],
+        )
+
+    def _check_room(self, bundle: Mapping[str, float]) -> None:
+        """Raise where waiting is no use. A Ray that was there before this process is waited for: an
+        autoscaler, or a person, may be adding nodes to it, and Ray does not say whether one is."""
+        room = self._room(bundle)
+        if room.can_ever_do:
+            return
+        if _started_here():
+            raise self._no_room(room, 0.0)
+        _log.warning("waits %.0f s for nodes: %s", self.ready_timeout_s, self._no_room(room, 0.0))
+
+    def _no_room(self, room: Room, waited_s: float) -> NoRoom:
+        free = ray.available_resources()
+        return NoRoom(
+            self.ranks_on_nodes,
+            room.asked,
+            room.there,
+            {name: free.get(name, 0.0) for name in room.names},
+            room.way_out(self.ranks_on_nodes, self.cpus_per_rank),
+            waited_s,
+        )
 
     def close(self) -> None:
         """Give the places back; ranks that are still there end. Idempotent."""
         groups, self._groups = self._groups, []
         for group in groups:
             remove_placement_group(group)
+
+
+def _started_here() -> bool:
+    """Whether ``ray.init()`` of this process started Ray, on this host alone."""
+    node = getattr(ray._private.worker, "_global_node", None)
+    return node is not None and bool(node.is_head())
 
 
 def _same_size_by_node(groups: Sequence[Any], sizes: Sequence[int]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from controller.dataflow import DataflowError
+from controller.errors import DataflowError
 from controller.ledger import Ledger
 from controller.ppo_settings import PpoSettings
 from controller.prompt_queue import PromptQueue

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from controller.advantage_stage import AdvantageStage, Algorithm
-from controller.dataflow import Dataflow, DataflowError, Stage, fields_before, waves
+from controller.dataflow import Dataflow, Stage, fields_before, waves
+from controller.errors import DataflowError
 from controller.ppo_settings import KlPlace, PpoSettings
 from controller.score_summary import ScoreSummary
 from transferqueue.errors import ConfigError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from transferqueue.dispatch import FieldCounts, Traffic, TrafficReport
 
 
@@ -43,8 +45,16 @@ def test_calls_of_one_worker_add_up() -> None:
 def test_it_prints_as_a_table() -> None:
     text = str(report())
     assert "critic.compute_values" in text
-    assert "100 of them never looked at" in text
-    assert "through the controller 1,234" in text
+    assert "100 B of it never looked at" in text
+    assert "through the controller 1.2 KiB" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["critic.compute_values", "314", "B", "100", "B", "80", "B"] in rows, "of the method"
+    assert ["late", "14", "B", "-", "-", "undeclared"] in rows
+
+
+def test_a_report_of_whole_batches_names_what_it_counts() -> None:
+    text = str(replace(report(), is_fat=True))
+    assert "shipped 314 B, 100 B of it to methods that do not declare them; returned 80 B" in text
 
 
 def test_what_was_told_is_not_told_again_and_what_was_not_is() -> None:

@@ -248,8 +248,9 @@ def test_space_that_a_stuck_device_may_write_to_is_nobodys_until_it_goes_on(
     there = {"x": put_on(gpu, torch.ones(64, 1000))}
     client.clear(client.put(there))
     assert used_bytes(client) == 0
-    with machine.fault(Fault.STUCK), pytest.raises(DeviceStuck):
-        client.put(there)
+    with machine.fault(Fault.STUCK), pytest.raises(DeviceStuck) as stuck:
+        client.put(there, timeout_s=2.5)
+    assert stuck.value.args[1] <= 2.5, "the device is waited for beyond the deadline"
     assert used_bytes(client) == there["x"].nbytes
     handles = [client.put({"x": put_on(gpu, torch.zeros(64, 1000))}) for _ in range(3)]
     wait_until(lambda: used_bytes(client) == 3 * there["x"].nbytes)

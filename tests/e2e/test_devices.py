@@ -212,8 +212,9 @@ def test_a_stuck_device_is_an_error_and_its_loan_comes_back(
     client: Client, machine: FakeMachine
 ) -> None:
     handle = client.put(columns())
-    with machine.fault(Fault.STUCK), pytest.raises(DeviceStuck):
-        client.get(handle, fields=["dense"])
+    with machine.fault(Fault.STUCK), pytest.raises(DeviceStuck) as stuck:
+        client.get(handle, fields=["dense"], timeout_s=2.5)
+    assert stuck.value.args[1] <= 2.5, "the device is waited for beyond the deadline"
     wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
     assert client.get(handle, fields=["dense"])["dense"].shape == (64, 1000)
 

@@ -291,3 +291,11 @@ def test_what_was_read_is_let_go_by_the_next_request(
         for handle in handles:
             assert client.get(handle)["x"].sum() == 4 << 16
     wait_until(lambda: all(shard["leases"] == 0 for shard in client.status()["shards"]), 5)
+
+
+def test_a_new_service_keeps_both_copies_from_its_first_put_on() -> None:
+    with (
+        tq.serve(shards=2, budget_bytes=8 << 20, replicas=2) as service,
+        tq.connect(service.address) as client,
+    ):
+        assert all(shard["copies"]["is_complete"] for shard in client.status()["shards"])

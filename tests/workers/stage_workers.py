@@ -86,6 +86,12 @@ class Critic(Worker):
             raise ValueError("no luck")
         return {"again": data.batch["ids"] + 1}
 
+    @register(Dispatch.HANDLE, reads=["ids"])
+    def fail_within(self, data: DataProto, how: str) -> None:
+        if how == "own":
+            raise ValueError("no luck")
+        self.client.get(data.handle, fields=["idz"])  # type: ignore[attr-defined]
+
     @register(Dispatch.HANDLE, reads=["nowhere"])
     def read_what_is_not_there(self, data: DataProto) -> None: ...
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import torch
 import transferqueue as tq
 from tests.waiting import wait_until
 from tests.workers.stage_workers import Critic, Plain
-from transferqueue.errors import FieldsMissing, InvalidInput
+from transferqueue.errors import FieldExists, FieldsMissing, InvalidInput
 from workers import LocalWorkerGroup, RayWorkerGroup, WorkerDied, WorkerFailed
 
 if TYPE_CHECKING:
@@ -124,6 +126,42 @@ def test_a_worker_that_raises_is_named_with_its_traceback_and_the_group_goes_on(
         client.get(handle, fields=["doomed"])
     after = group["critic"].compute_values(handle)
     assert torch.equal(client.get(after)["values"], doubled(client, handle))
+
+
+def test_a_failure_before_or_after_a_method_is_a_sentence(
+    group: WorkerGroup, client: tq.Client
+) -> None:
+    handle = put_ids(client, 4)
+    with pytest.raises(WorkerFailed, match="before it ran, when what it reads") as before:
+        group["critic"].read_what_is_not_there(handle)
+    group["critic"].compute_values(handle)
+    with pytest.raises(WorkerFailed, match="after it ran, when what it returned") as after:
+        group["critic"].compute_values(handle)
+    for caught, cause in ((before, FieldsMissing), (after, FieldExists)):
+        assert isinstance(caught.value.cause, cause)
+        assert str(caught.value).count("\n") == 0
+        text = "".join(traceback.format_exception(caught.value))
+        assert text.count("Traceback") == 1
+        assert "During handling" not in text
+        assert "direct cause" not in text
+        frames = re.findall(r'File ".*/(\w+/\w+\.py)"', text)
+        assert frames == ["workers/test_bad_input.py", "workers/group.py"]
+
+
+@pytest.mark.parametrize(
+    ("how", "last"), [("own", "ValueError: no luck"), ("ours", "FieldsMissing: missing: 'idz'")]
+)
+def test_a_failure_within_a_method_shows_its_own_frames_once(
+    group: WorkerGroup, client: tq.Client, how: str, last: str
+) -> None:
+    with pytest.raises(WorkerFailed) as caught:
+        group["critic"].fail_within(put_ids(client, 4), how)
+    text = "".join(traceback.format_exception(caught.value))
+    frames = re.findall(r'File ".*/(\w+/\w+\.py)", line \d+, in (\w+)', text)
+    assert [name for _, name in frames][-2:] == ["__call__", "fail_within"]
+    assert len(frames) == 3
+    assert text.count("fail_within(put_ids") == 1
+    assert f"{last}" in text[text.rindex("in fail_within") :]
 
 
 def test_a_worker_that_is_killed_in_a_call_is_named_and_the_others_go_on(

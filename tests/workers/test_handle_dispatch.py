@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import transferqueue as tq
-from tests.workers.stage_workers import Critic
+from tests.workers.stage_workers import Critic, Plain
 from transferqueue.errors import (
     DuplicateRows,
     FieldExists,
@@ -349,7 +349,45 @@ def test_one_flag_ships_the_columns_instead_with_equal_numbers(
         assert shipped.meta_info["metrics"] == stored.meta_info["metrics"]
         batch = batch.union(shipped.select(meta_info_keys=[]))
         assert fat.update(batch) == by_handle.update(stored)
-        assert not fat.report().rows
+        by_field = (
+            fat.report().of_method("compute_values"),
+            by_handle.report().of_method("compute_values"),
+        )
+        for field in ("ids", "values"):  # side by side: the same numbers, wherever both move it
+            assert by_field[0][field] == by_field[1][field]
+
+
+def test_a_report_of_shipped_batches_counts_what_ranks_got_and_gave(
+    service: tq.Service, client: tq.Client
+) -> None:
+    columns = {"ids": torch.ones(10, 2, dtype=torch.int64), "unread": torch.zeros(10, 8)}
+    view = client.view(client.put(columns))
+    with LocalWorkerGroup(Critic, 4, service=service, fat=True) as fat:
+        batch = view.union(fat.compute_values(view).select(meta_info_keys=[]))
+        fat.update(batch)
+        report = fat.report()
+        with pytest.raises(InvalidInput, match=r"give it client.view\(handle\)"):
+            fat.update(view.handle)
+    values = report.of_method("compute_values")
+    assert {name: one.read_bytes for name, one in values.items()} == {
+        "ids": 10 * 2 * 8, "unread": 10 * 8 * 4, "values": 0
+    }  # fmt: skip
+    assert {name: one.written_bytes for name, one in values.items()} == {
+        "ids": 0, "unread": 0, "values": 10 * 2 * 4
+    }  # fmt: skip
+    assert {row.field for row in report.over_fetched} == {"unread"}
+    assert report.total("update").read_bytes == 10 * (2 * 8 + 8 * 4 + 2 * 4)
+    assert report.controller_bytes == report.read_bytes + report.written_bytes
+    text = str(report)
+    assert "shipped 1.0 KiB, 640 B of it to methods that do not declare them" in text
+    assert "Critic.update" in text
+
+
+def test_methods_that_are_shipped_batches_by_their_mode_are_counted_too() -> None:
+    with LocalWorkerGroup(Plain, 2) as group:
+        group.double(DataProto.from_single_dict({"x": torch.arange(6)}))
+        counts = group.report().of_method("double")["x"]
+        assert (counts.read_bytes, counts.written_bytes) == (48, 48)
 
 
 def test_the_controller_sees_no_column(client: tq.Client, group: LocalWorkerGroup) -> None:

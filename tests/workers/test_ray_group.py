@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,10 +16,10 @@ from transferqueue.view import DataProto
 from workers import (
     LocalWorkerGroup,
     Mesh,
+    NoRoom,
     RayWorkerGroup,
     ResourcePool,
     WorkerDied,
-    WorkerError,
     WorkerFailed,
     WorkerSpec,
 )
@@ -172,7 +173,28 @@ def test_what_cannot_be_made_leaves_nothing_behind(pool: ResourcePool) -> None:
         RayWorkerGroup(pool, Plain, mesh=Mesh.of(dp=4))
 
 
-def test_a_pool_that_does_not_fit_says_what_there_is(pool: ResourcePool) -> None:
-    too_large = ResourcePool([2], cpus_per_rank=64.0, ready_timeout_s=0.5)
-    with pytest.raises(WorkerError, match="no room for"):
-        too_large.places()
+def test_a_pool_that_does_not_fit_says_what_there_is_and_at_once_where_it_never_will(
+    pool: ResourcePool,
+) -> None:
+    del pool
+    started_s = time.monotonic()
+    with pytest.raises(NoRoom, match=r"CPU: 16 asked for, 4 in all, .*num_cpus=16") as never:
+        RayWorkerGroup(16, Plain)
+    assert time.monotonic() - started_s < 5
+    assert "ResourcePool([16], cpus_per_rank=0.25)" in str(never.value)
+    assert "object_store_memory" not in str(never.value)
+    busy = ResourcePool([4], ready_timeout_s=0.5)
+    with pytest.raises(
+        NoRoom, match=r"after 0 s .*4 asked for, 4 in all, .* free\).*end what else"
+    ):
+        busy.places()
+
+
+def test_a_cluster_that_may_get_nodes_is_waited_for(
+    pool: ResourcePool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    del pool
+    monkeypatch.setattr("workers.ray_pool._started_here", lambda: False)
+    with pytest.raises(NoRoom, match="after 1 s"):
+        ResourcePool([2], cpus_per_rank=64.0, ready_timeout_s=1.0).places()
+    assert "waits 1 s for nodes" in caplog.text

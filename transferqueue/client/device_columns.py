@@ -59,11 +59,12 @@ class DeviceColumn:
         inverse: np.ndarray | None,
         *,
         side: DeviceSide,
+        timeout_s: float,
         borrowed: Borrowed | None = None,
     ) -> None:
         """``inverse``: int64[rows asked for], which of the ``num_rows`` each is; ``None``: all.
         ``borrowed``: the column may look at memory of a shard, and this is told."""
-        self._borrowed = borrowed
+        self._borrowed, self._timeout_s = borrowed, timeout_s
         self._field, self._num_rows, self._inverse, self._side = field, num_rows, inverse, side
         self._parts = list(parts)
         is_on_host = all(part.lent is None for part in parts)
@@ -92,7 +93,7 @@ class DeviceColumn:
         return DeviceColumnBytes(
             spec=column.spec,
             lengths=column.lengths,
-            payload=self._side.filled(nbytes, [column.payload], copies),
+            payload=self._side.filled(nbytes, [column.payload], copies, self._timeout_s),
             present=column.present,
         )
 
@@ -110,7 +111,8 @@ class DeviceColumn:
         copies = copies_of(source, starts, sizes)
         payload = self._viewed(spec, sources, copies)
         if payload is None:
-            payload = self._side.filled(int(sizes.sum()), sources, copies)
+            nbytes = int(sizes.sum())
+            payload = self._side.filled(nbytes, sources, copies, self._timeout_s)
         return DeviceColumnBytes(spec=spec, lengths=lengths, payload=payload, present=present)
 
     def _viewed(

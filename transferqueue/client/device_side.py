@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from transferqueue.client.device_puts import DeviceRows
 from transferqueue.client.locked_arena import LockedArena
 from transferqueue.client.postponed import Postponed
 from transferqueue.closing import Closing
+from transferqueue.devices.base import WAIT_S
 from transferqueue.devices.ladder import Choice, ClientSide, Rung, ShardSide, choose, require
 from transferqueue.devices.opened import OpenedBlocks
 from transferqueue.devices.registry import find_device
@@ -162,7 +164,12 @@ class DeviceSide(Closing):
         finally:
             rings.append(ring)
 
-    def fill(self, access: DeviceAccess, columns: Sequence[tuple[int, ColumnRows]]) -> None:
+    def fill(
+        self,
+        access: DeviceAccess,
+        columns: Sequence[tuple[int, ColumnRows]],
+        timeout_s: float = WAIT_S,
+    ) -> None:
         """Copy rows to the addresses that a shard has reserved for them in its device memory.
 
         The device has made all of the copies when this returns. `OwnerLost`, `HandleRefused`;
@@ -178,8 +185,7 @@ class DeviceSide(Closing):
                     self._copy_rows(block, address, column)
                 else:
                     self._stage_rows(block, address, column)
-            self._staging.flush()
-            self._stream.record().wait()
+            self._finish(timeout_s)
         self.check(access)
 
     def postpone_until_done(self, abort: Call) -> None:
@@ -200,14 +206,25 @@ class DeviceSide(Closing):
         with self._lock:
             return self._postponed.take_due()
 
-    def place(self, arena: LockedArena, columns: Sequence[tuple[int, DeviceRows]]) -> None:
+    def _finish(self, timeout_s: float) -> None:
+        """Wait until the device has made all copies, by whichever of the two streams."""
+        start_s = time.monotonic()
+        self._staging.flush(timeout_s)
+        self._stream.record().wait(max(0.0, timeout_s - (time.monotonic() - start_s)))
+
+    def place(
+        self,
+        arena: LockedArena,
+        columns: Sequence[tuple[int, DeviceRows]],
+        timeout_s: float = WAIT_S,
+    ) -> None:
         """As `fill`, to page-locked shared memory of a shard."""
         with self._lock:
             for event in {column.source.ready for _, column in columns}:
                 self._stream.wait_for(event)
             for address, column in columns:
                 self._place_rows(arena, address, column)
-            self._stream.record().wait()
+            self._stream.record().wait(timeout_s)
 
     def _place_rows(self, arena: LockedArena, address: int, rows: DeviceRows) -> None:
         for start, nbytes in rows.ranges(0, rows.num_bytes):
@@ -232,7 +249,11 @@ class DeviceSide(Closing):
     # -- gets -----------------------------------------------------------------------------------
 
     def filled(
-        self, nbytes: int, sources: Sequence[Source], copies: Sequence[Copy]
+        self,
+        nbytes: int,
+        sources: Sequence[Source],
+        copies: Sequence[Copy],
+        timeout_s: float = WAIT_S,
     ) -> torch.Tensor:
         """A new uint8 tensor ``[nbytes]`` on the device, when all copies into it are done.
 
@@ -253,8 +274,7 @@ class DeviceSide(Closing):
                 else:
                     data = source[copy.start : copy.start + copy.nbytes]
                     self._staging.copy_in(target, copy.target, data.data)
-            self._staging.flush()
-            self._stream.record().wait()
+            self._finish(timeout_s)
         return tensor
 
     def viewed(self, access: DeviceAccess, start: int, nbytes: int, keep: object) -> torch.Tensor:

@@ -4,6 +4,9 @@ It is locked as it is used, a step of the arena's growth at a time: a step is in
 as soon as a byte of it is in use, where locking the whole arena would take all of its budget at
 once. What is locked stays so until the arena goes, since slabs come again at the same addresses; an
 arena of shared memory never gives pages back, so what the device reads is what is there.
+
+No quarantine, as there is for slots of device memory: that the writer has ended is seen (`pidfd`)
+when the kernel has closed its files, those of the driver among them, and with them its copies.
 """
 
 from __future__ import annotations

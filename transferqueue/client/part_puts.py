@@ -111,7 +111,7 @@ class PlacedPut(PartPut):
         self._memory = memory
         self._endpoint = endpoint
 
-    def fill(self, answer: Message, moved: Moved | None = None) -> Flow | None:
+    def fill(self, answer: Message, timeout_s: float, moved: Moved | None = None) -> Flow | None:
         """Copy each column to where the shard has reserved space for it in its memory. Returns the
         writes for the others, if there are any."""
         columns = list(self.rows.columns.values())
@@ -119,12 +119,15 @@ class PlacedPut(PartPut):
         if "addresses" in answer.body:
             addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"]).tolist()
         placed = list(zip(addresses, columns, strict=True))
-        self._place([(at, c) for at, c in placed if c.num_bytes and at != BY_WRITE], moved)
+        there = [(at, c) for at, c in placed if c.num_bytes and at != BY_WRITE]
+        self._place(there, timeout_s, moved)
         others = [column for at, column in placed if at == BY_WRITE]
         return ChunkedColumns(others, self._endpoint).flow(answer) if others else None
 
     @abstractmethod
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]], moved: Moved | None) -> None:
+    def _place(
+        self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float, moved: Moved | None
+    ) -> None:
         """Copy columns to their addresses. ``moved`` hears how far that is."""
 
 
@@ -139,33 +142,19 @@ class MappedPut(PlacedPut):
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
         return {"payload": None, "writer": self._memory.process_for(self.rows.slot)}
 
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]], moved: Moved | None) -> None:
+    def _place(
+        self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float, moved: Moved | None
+    ) -> None:
         of_side: dict[DeviceSide, list[tuple[int, DeviceRows]]] = {}
         for address, column in columns:
             if isinstance(column, DeviceRows):
                 of_side.setdefault(column.side, []).append((address, column))
             else:
-                self._copy(address, column, moved)
+                self._copy(column, address, moved)
         for side, there in of_side.items():
-            self._place_from(side, there, moved)
+            self._place_from(side, there, timeout_s, moved)
 
-    def _place_from(
-        self,
-        side: DeviceSide,
-        columns: Sequence[tuple[int, DeviceRows]],
-        moved: Moved | None,
-    ) -> None:
-        ranges = [(address, column.num_bytes) for address, column in columns]
-        locked = side.locked(self._shard, ranges)
-        if locked is not None:
-            self.late = side
-            side.place(locked, columns)
-            _all_moved(columns, moved)
-            return
-        for address, column in columns:
-            self._copy(address, column, moved)
-
-    def _copy(self, address: int, column: ColumnRows, moved: Moved | None) -> None:
+    def _copy(self, column: ColumnRows, address: int, moved: Moved | None) -> None:
         place = self._memory.writable(self.rows.slot, address, column.num_bytes)
         if moved is None:
             column.copy_to(place)
@@ -174,6 +163,24 @@ class MappedPut(PlacedPut):
             step = place[low : low + STEP_BYTES]
             column.copy_to(step, low)
             moved(len(step))
+
+    def _place_from(
+        self,
+        side: DeviceSide,
+        columns: Sequence[tuple[int, DeviceRows]],
+        timeout_s: float,
+        moved: Moved | None,
+    ) -> None:
+        ranges = [(address, column.num_bytes) for address, column in columns]
+        locked = side.locked(self._shard, ranges)
+        if locked is None:
+            for address, column in columns:
+                self._copy(column, address, moved)
+            return
+        self.late = side
+        side.place(locked, columns, timeout_s)
+        if moved is not None:
+            moved(sum(nbytes for _, nbytes in ranges))
 
 
 class DevicePut(PlacedPut):
@@ -194,15 +201,13 @@ class DevicePut(PlacedPut):
             "writer": {**self._memory.process, "arena": self._access.token},
         }
 
-    def _place(self, columns: Sequence[tuple[int, ColumnRows]], moved: Moved | None) -> None:
+    def _place(
+        self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float, moved: Moved | None
+    ) -> None:
         assert self.late is not None
-        self.late.fill(self._access, columns)
-        _all_moved(columns, moved)
-
-
-def _all_moved(columns: Sequence[tuple[int, ColumnRows]], moved: Moved | None) -> None:
-    if moved is not None:
-        moved(sum(column.num_bytes for _, column in columns))
+        self.late.fill(self._access, columns, timeout_s)
+        if moved is not None:
+            moved(sum(column.num_bytes for _, column in columns))
 
 
 class StreamedPut(PartPut):

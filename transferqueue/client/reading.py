@@ -247,7 +247,13 @@ class Get:
         if self._side is None or not is_tensor:
             return JoinedColumn(field, len(self._uids), got)
         return DeviceColumn(
-            field, len(self._uids), got, self._inverse, side=self._side, borrowed=self._borrowed
+            field,
+            len(self._uids),
+            got,
+            self._inverse,
+            side=self._side,
+            timeout_s=self._deadline.last_step_s(),
+            borrowed=self._borrowed,
         )
 
     async def _stream(self, parts: Sequence[PartGet]) -> None:

@@ -193,7 +193,7 @@ class Put:
         with self._caller.counting("put", placed) as moved:
             for part, answer in zip(self._parts, answers, strict=True):
                 if isinstance(part, PlacedPut):
-                    flows.append(part.fill(answer, moved))
+                    flows.append(part.fill(answer, self._deadline.last_step_s(), moved))
                 elif isinstance(part, StreamedPut) and not part.by_window:
                     flows.append(part.fill(answer))
         await self._flow([flow for flow in flows if flow is not None])

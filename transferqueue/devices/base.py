@@ -62,13 +62,16 @@ What a port needs (ROCm, Ascend, others). All of it is in this one class; nothin
 * **ROCm**: HIP has each call under the same name (``hipIpcGetMemHandle``, ``hipIpcOpenMemHandle``,
   ``hipHostRegister``, ``hipDeviceCanAccessPeer``, ``hipMemcpyAsync``, ``hipEventRecord``), and
   torch calls the device ``cuda``, so another table of names for `transferqueue.devices.cuda_driver`
-  is most of it. UUIDs come from ``hipDeviceGetUuid``.
+  is most of it. UUIDs come from ``hipDeviceGetUuid``. Tensors over memory that was opened come from
+  ``__cuda_array_interface__`` there too.
 * **Ascend**: ACL has ``aclrtMalloc``, ``aclrtMemcpyAsync``, streams and events; between processes
   ``aclrtIpcMemGetExportKey``, ``aclrtIpcMemSetImportPid`` and ``aclrtIpcMemImportByKey``, which
   name the reader's pid in advance: ``export`` is then called once a reader, with the pid that the
   lease request carries, and ``MemoryHandle.token`` holds the key. Host registration is
   ``aclrtHostRegister`` where the driver has it; else raise `PinningRefused`. A device has no UUID
-  before some driver version: serial number and slot serve as well.
+  before some driver version: serial number and slot serve as well. torch_npu has streams and events
+  under torch's names (``torch.npu.current_stream``); where there is no way to a tensor over memory
+  that was opened, ``tensor_over`` raises `DeviceError`, and `Client.borrow` with it.
 * A device **without IPC** raises `ExportRefused`: the ladder then takes host memory.
 
 These are read from documentation; none of it has been run.

@@ -137,9 +137,9 @@ class Staging(Closing):
         """An event that is done when all that was given to the device so far is."""
         return self._stream.record()
 
-    def flush(self) -> None:
+    def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the device has all that was copied in. `DeviceStuck`."""
-        self._stream.synchronize(self._timeout_s)
+        self._stream.synchronize(self._timeout_s if timeout_s is None else timeout_s)
 
     def close(self) -> None:
         """The ring is kept locked, and lost, where the device may still write to it."""

@@ -71,8 +71,9 @@ def _with_late_fields(client: Client, handle: BatchHandle, names: Sequence[str])
     try:
         return client.wait(handle, fields=names, timeout_s=0.0)
     except NotReady:
-        client.get_columns(handle, fields=names)  # to raise what says which rows lack what
-        return client.wait(handle, fields=names)  # they have come in just now
+        pass  # not the error that says which rows lack what, and not to be shown with that one
+    client.get_columns(handle, fields=names)  # raises it
+    return client.wait(handle, fields=names)  # they have come in just now
 
 
 def is_of_other_samples(batch: Any, handle: BatchHandle) -> bool:

@@ -7,6 +7,8 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.byte_text import size
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -21,7 +23,8 @@ class FieldCounts:
     read_bytes: int = 0
     written_bytes: int = 0
     untouched_bytes: int = 0
-    """Of ``read_bytes``: of calls that fetched the field and never looked at it."""
+    """Of ``read_bytes``: of calls that fetched the field and never looked at it, or, of a
+    batch that was shipped whole, of fields that the method does not declare."""
     undeclared_bytes: int = 0
     """Of ``read_bytes``: fetched by a request of its own, because the method does not declare the
     field."""
@@ -89,12 +92,19 @@ class TrafficReport:
 
     rows: tuple[TrafficRow, ...]
     """Sorted by role, method and field."""
+    is_fat: bool = False
+    """Whether batches were shipped whole: then what a rank got counts as read, and what it gave
+    back as written."""
     controller_bytes: int = 0
     """Bytes of the handles and batches that the controller sent to workers and got from them."""
 
     @classmethod
     def of(
-        cls, workers: Iterable[Iterable[Mapping[str, Any]]], *, controller_bytes: int = 0
+        cls,
+        workers: Iterable[Iterable[Mapping[str, Any]]],
+        *,
+        controller_bytes: int = 0,
+        is_fat: bool = False,
     ) -> TrafficReport:
         """The sum over workers of what each one's `Traffic.rows` gave."""
         sums: defaultdict[Key, FieldCounts] = defaultdict(FieldCounts)
@@ -107,6 +117,7 @@ class TrafficReport:
                 for (role, method, field), counts in sorted(sums.items())
             ),
             controller_bytes=controller_bytes,
+            is_fat=is_fat,
         )
 
     def of_method(self, method: str, role: str | None = None) -> dict[str, FieldCounts]:
@@ -138,20 +149,37 @@ class TrafficReport:
         late = [row for row in self.rows if row.counts.undeclared_bytes]
         return tuple(sorted(late, key=lambda row: -row.counts.undeclared_bytes))
 
+    def total(self, method: str, role: str | None = None) -> FieldCounts:
+        """Of all fields of one method; ``calls``: of the field with the most."""
+        sums = FieldCounts()
+        for counts in self.of_method(method, role).values():
+            sums.add(counts)
+            sums.calls = max(sums.calls - counts.calls, counts.calls)
+        return sums
+
     def __str__(self) -> str:
-        lines = [f"{'role.method':<32} {'field':<20} {'read':>14} {'unused':>14} {'written':>14}"]
-        lines += [
-            f"{f'{row.role}.{row.method}':<32} {row.field:<20} {row.counts.read_bytes:>14,} "
-            f"{row.counts.untouched_bytes:>14,} {row.counts.written_bytes:>14,}"
-            + ("  undeclared" if row.counts.undeclared_bytes else "")
-            for row in self.rows
-        ]
-        unused = sum(row.counts.untouched_bytes for row in self.rows)
+        """A line a field, below one with the sum of its method."""
+        got, unused, given = (
+            ("shipped", "undeclared", "returned") if self.is_fat else ("read", "unused", "written")
+        )
+        lines = [f"{'role.method, field':<40}{got:>14}{unused:>14}{given:>14}"]
+        for role, method in dict.fromkeys((row.role, row.method) for row in self.rows):
+            lines.append(_line(f"{role}.{method}", self.total(method, role)))
+            for field, counts in self.of_method(method, role).items():
+                late = "  undeclared" if counts.undeclared_bytes else ""
+                lines.append(_line(f"  {field}", counts) + late)
+        sums = sum(row.counts.untouched_bytes for row in self.rows)
+        in_vain = "to methods that do not declare them" if self.is_fat else "never looked at"
         lines.append(
-            f"read {self.read_bytes:,} bytes, {unused:,} of them never looked at; written "
-            f"{self.written_bytes:,}; through the controller {self.controller_bytes:,}"
+            f"{got} {size(self.read_bytes)}, {size(sums)} of it {in_vain}; {given} "
+            f"{size(self.written_bytes)}; through the controller {size(self.controller_bytes)}"
         )
         return "\n".join(lines)
+
+
+def _line(what: str, counts: FieldCounts) -> str:
+    numbers = (counts.read_bytes, counts.untouched_bytes, counts.written_bytes)
+    return f"{what:<40}" + "".join(f"{size(number) if number else '-':>14}" for number in numbers)
 
 
 def _plain(counts: Mapping[Key, FieldCounts]) -> list[dict[str, Any]]:

@@ -159,10 +159,11 @@ class AsyncChannel:
         socket = self._sockets.get(endpoint)
         if socket is None:
             try:
-                socket = connect_dealer(self._contexts.of(endpoint), endpoint, self._keys)
+                context = self._contexts.of(endpoint)
+                socket = connect_dealer(context, endpoint, self._keys)
             except zmq.ZMQError as error:
                 raise ConfigError(f"cannot connect to {endpoint!r}: {error}") from error
-            self._sockets[endpoint] = socket
+            self._sockets[endpoint] = self._contexts.keep(socket)
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(descriptor(socket), self._receive, endpoint)
         return socket

@@ -147,7 +147,7 @@ class Server:
         self._on_readable: dict[object, Callable[[], None]] = {}
         self._key_check: KeyCheck | None = None
         self._access = Access(keys.grants if keys else {})
-        self._router = new_router(self._context)
+        self._router = self._contexts.keep(new_router(self._context))
         self._pipe_read, self._pipe_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._pipe_lock = threading.RLock()
         self._stopping = False
@@ -167,7 +167,7 @@ class Server:
                 if keys is None:
                     raise ValueError(f"a TCP endpoint needs keys: {endpoint}")
                 self._key_check = KeyCheck(self._context, keys)
-                self.watch(self._key_check.socket, self._key_check.answer)
+                self.watch(self._contexts.keep(self._key_check.socket), self._key_check.answer)
                 keys.apply(self._router)
             bound.append(bind_to(self._router, endpoint))
         return bound
@@ -200,9 +200,7 @@ class Server:
         """A long-lived socket to another server, on this server's loop."""
         from transferqueue.net.stream import StreamSender
 
-        return StreamSender(
-            self._contexts.of(endpoint), endpoint, keys.for_processes() if keys else None
-        )
+        return StreamSender(self._contexts, endpoint, keys.for_processes() if keys else None)
 
     def run(self, tick: Callable[[float], float]) -> None:
         """Serve until `stop`. ``tick(now_s)`` does what is due and returns the seconds until the
@@ -417,4 +415,5 @@ class Server:
             os.close(self._pipe_write)
         if self._key_check is not None:
             self._key_check.close()
+        self._contexts.close_sockets()
         self._contexts.close()

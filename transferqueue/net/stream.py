@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from transferqueue.net.sockets import connect_dealer, receive_or_none, send_or_drop
 
 if TYPE_CHECKING:
-    import zmq
-
+    from transferqueue.net.contexts import Contexts
     from transferqueue.net.keys import ClientKeys
     from transferqueue.wire.format import Message
 
@@ -19,11 +18,11 @@ class StreamSender:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        contexts: Contexts,
         endpoint: str,
         keys: ClientKeys | None,
     ) -> None:
-        self.socket = connect_dealer(context, endpoint, keys)
+        self.socket = contexts.keep(connect_dealer(contexts.of(endpoint), endpoint, keys))
 
     def send(self, message: Message) -> None:
         """Send, or drop it when there is no connection left: the outbox sends it again."""

@@ -18,6 +18,7 @@ from transferqueue.errors import ConfigError
 from transferqueue.html import table_html
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.service.child import sampler_settings, tracing_settings
+from transferqueue.service.in_step import wait_in_step
 from transferqueue.service.runtime_dir import RuntimeDir
 from transferqueue.service.supervisor import Supervisor
 from transferqueue.service.threads import ServerThreads
@@ -62,6 +63,9 @@ class Service(Closing):
         self._keys = ServiceKeys.generate(encrypted=config.encrypt, readers=config.read_keys)
         try:
             self._endpoints = self._start()
+            if config.replicas > 1 and plan is None:
+                timeout_s = config.start_timeout_s
+                wait_in_step(self.address, self.client_keys, timeout_s=timeout_s)
         except BaseException:
             self.close()
             raise

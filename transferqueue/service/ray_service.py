@@ -27,6 +27,7 @@ from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.net.sync_channel import run_blocking
 from transferqueue.service.child import sampler_settings, tracing_settings
 from transferqueue.service.held_rows import HeldRows, held_rows
+from transferqueue.service.in_step import wait_in_step
 from transferqueue.service.ray_nodes import alive_nodes, chosen_nodes
 from transferqueue.service.ray_supervisor import RayConnection, SupervisorActor
 
@@ -93,6 +94,9 @@ class RayService(Closing):
         self._actors = _Actors(coordinator=None)
         try:
             self._connection = self._start(nodes)
+            if self.config.replicas > 1 and self._plan is None:
+                timeout_s = self.config.start_timeout_s
+                wait_in_step(self.address, self.client_keys, timeout_s=timeout_s)
         except BaseException:
             self.close()
             raise

@@ -60,8 +60,9 @@ def test_every_flag_arrives_as_its_argument(tmp_path: Path) -> None:
         *("--spill-dir", "/s", "--spill-mib", "8", "--spill-high", "0.8", "--spill-low", "0.5"),
         *("--host", "127.0.0.1", "--no-encryption", "--read-key", "all", "--prefault"),
         *("--read-key", "some=train,val", "--replicas", "2", "--copy-mib-per-s", "2"),
+        *("--takeover-s", "30", "--guard-silence-s", "2.5"),
         *("--no-restart", "--sampler", "m:C", "--start-timeout-s", "5", "--restore", "/r"),
-        *("--tracing", "chrome:/t", "--takeover-s", "7", "--guard-silence-s", "2.5"),
+        *("--tracing", "chrome:/t"),
     )
     assert given == {
         "shards": 3,
@@ -88,7 +89,7 @@ def test_every_flag_arrives_as_its_argument(tmp_path: Path) -> None:
         "prefault": True,
         "replicas": 2,
         "copy_bytes_per_s": 2 << 20,
-        "takeover_s": 7.0,
+        "takeover_s": 30.0,
         "guard_silence_s": 2.5,
         "restart": False,
         "samplers": ("m:C",),

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from transferqueue.byte_text import size
 from transferqueue.service.commands.output import (
     console,
     json_epilog,
     json_option,
     left_out,
     print_json,
-    size,
     span,
     table,
     who,

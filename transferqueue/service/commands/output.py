@@ -70,15 +70,6 @@ def mib(num_bytes: float) -> str:
     return f"{num_bytes / MIB:,.1f}"
 
 
-def size(num_bytes: float) -> str:
-    """Bytes in the unit that suits them."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:,.1f} TiB"
-
-
 def span(seconds: float) -> str:
     """A span of time, to two places: ``4.2 s``, ``3 min 10 s``, ``2 h 5 min``, ``3 d 4 h``."""
     if seconds < 60:

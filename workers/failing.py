@@ -1,0 +1,82 @@
+"""What a failure on a rank becomes for its caller: who failed, when, and where in the user's code.
+
+A failure of the method itself shows the frames of the method. One before or after it, when columns
+are fetched or stored, has no frame that means anything to its reader: it is a sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tensordict
+
+import transferqueue
+from transferqueue.errors import TransferQueueError, WrongOutput
+from workers.errors import WorkerError, WorkerFailed
+from workers.process_wire import survives_pickling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HERE = Path(__file__).parent
+_CALLERS = {str(_HERE / name) for name in ("failing.py", "host.py", "worker.py")}
+"""Whose frames lead to every method."""
+
+_LIBRARIES = tuple(f"{Path(str(of.__file__)).parent}/" for of in (transferqueue, tensordict))
+"""Whose frames a method's call of theirs ends in: their error says what is wrong."""
+
+
+class Step(Enum):
+    """When something failed."""
+
+    BEFORE = "before it ran, when what it reads was fetched: "
+    METHOD = ""
+    AFTER = "after it ran, when what it returned was stored: "
+
+
+@contextlib.contextmanager
+def wrapping(label: str, rank: int, step: Step = Step.METHOD) -> Iterator[None]:
+    """Every exception of the block as one that names rank and method.
+
+    What does already, such as the failure of an earlier call that this one waited for, passes.
+    """
+    try:
+        yield
+    except (WorkerError, WrongOutput):
+        raise
+    except Exception as error:  # noqa: BLE001 - raised as one of ours
+        earlier = getattr(error, "cause", None)  # Ray wraps what the earlier call raised
+        if isinstance(earlier, WorkerError | WrongOutput):
+            raise earlier from None
+        # What is no error of ours is a fault in what moves columns: then every frame counts.
+        is_told = step is not Step.METHOD and isinstance(error, TransferQueueError)
+        text = "" if is_told else traceback_of(error)
+        what = f"{step.value}{type(error).__name__}: {error}"
+        failed = WorkerFailed(label, rank, what, text)
+        raise failed.caused_by(error if survives_pickling(error) else None) from None
+
+
+def traceback_of(error: BaseException) -> str:
+    """From the method on: how it came to be called is the same every time."""
+    shown = error.__traceback__
+    while shown is not None and shown.tb_next is not None:
+        if shown.tb_frame.f_code.co_filename not in _CALLERS:
+            break
+        shown = shown.tb_next
+    whole = traceback.TracebackException(type(error), error, shown)
+    if isinstance(error, TransferQueueError):
+        whole.stack = _without_library_frames(whole.stack)
+        whole.__suppress_context__ = True  # what went on inside of us
+    return "".join(whole.format())
+
+
+def _without_library_frames(stack: traceback.StackSummary) -> traceback.StackSummary:
+    """Up to the call into a library, unless it is all within one."""
+    last = len(stack)
+    while last and stack[last - 1].filename.startswith(_LIBRARIES):
+        last -= 1
+    return traceback.StackSummary.from_list(stack[:last] or stack)
