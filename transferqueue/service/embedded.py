@@ -18,7 +18,7 @@ from transferqueue.errors import ConfigError
 from transferqueue.html import table_html
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.service.child import sampler_settings, tracing_settings
-from transferqueue.service.in_step import wait_in_step
+from transferqueue.service.readiness import wait_in_step
 from transferqueue.service.runtime_dir import RuntimeDir
 from transferqueue.service.supervisor import Supervisor
 from transferqueue.service.threads import ServerThreads

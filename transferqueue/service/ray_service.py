@@ -27,9 +27,9 @@ from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.net.sync_channel import run_blocking
 from transferqueue.service.child import sampler_settings, tracing_settings
 from transferqueue.service.held_rows import HeldRows, held_rows
-from transferqueue.service.in_step import wait_in_step
 from transferqueue.service.ray_nodes import alive_nodes, chosen_nodes
 from transferqueue.service.ray_supervisor import RayConnection, SupervisorActor
+from transferqueue.service.readiness import wait_in_step, wait_registered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -208,7 +208,8 @@ class RayService(Closing):
         places = {self._given_slot(): node for node in new for _ in range(self._shards_per_node)}
         self._start_shards(places)
         added = list(places)
-        self._wait_registered(added)
+        timeout_s = self.config.start_timeout_s
+        wait_registered(self.address, self.client_keys, added, timeout_s=timeout_s)
         return added
 
     def _given_slot(self) -> int:
@@ -274,19 +275,6 @@ class RayService(Closing):
             there = sorted(set(self._actors.nodes.values()))
             raise ConfigError(f"no shard is on node {node}; they are on {there}")
         return slots
-
-    def _wait_registered(self, slots: Sequence[int]) -> None:
-        """Until the coordinator tells clients of these shards."""
-        from transferqueue.client.connecting import connect
-
-        deadline_s = time.monotonic() + self.config.start_timeout_s
-        missing = set(slots)
-        while missing:
-            with connect(self.address, keys=self.client_keys) as client:
-                missing -= {int(shard["slot"]) for shard in client.status()["shards"]}
-            if missing and time.monotonic() > deadline_s:
-                raise ServiceFailed(self.name, f"shards {sorted(missing)} did not register")
-            time.sleep(POLL_EVERY_S * bool(missing))
 
     def pids(self) -> dict[str, int]:
         """Process ids by name, each on its node: ``coordinator``, ``shard-0``, …"""

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from transferqueue.byte_text import size
 from transferqueue.errors import (
     ConfigError,
     KeyRefused,
@@ -21,7 +22,7 @@ from transferqueue.errors import (
 )
 from transferqueue.service.cli import main
 from transferqueue.service.commands.exits import MEANINGS, Exit, exit_for
-from transferqueue.service.commands.output import size, span, who
+from transferqueue.service.commands.output import span, who
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {"torch", "ray", "tensordict", "numpy", "zmq", "rich", "asyncio", "msgpack"}
