@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.gpu.needs_cuda import needs_cuda
+from transferqueue.backends.checked_file import CheckedFile
 from transferqueue.backends.device import DeviceBackend
 from transferqueue.backends.disk import DiskBackend
 from transferqueue.backends.heap import HeapBackend
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from transferqueue.backends.base import Backend, BackendConfig
+    from transferqueue.backends.disk import Sync
+    from transferqueue.backends.owned_arena import OwnedArena
     from transferqueue.testing.backend_contract import Check, Maker
 
 CUDA = pytest.param("cuda:0", marks=[pytest.mark.gpu, needs_cuda])
@@ -180,8 +183,14 @@ class Optimist(DiskBackend):
 class Trusting(DiskBackend):
     """Takes what the disk gives."""
 
-    def _checked_pages(self, first: int, last: int) -> memoryview:
-        return self._pages_of(first, last)
+    def __init__(self, arena: OwnedArena, sync: Sync) -> None:
+        super().__init__(arena, sync)
+        self._checked = CheckedFile(self._file, NoSums(), self._path)
+
+
+class NoSums:
+    def first_wrong(self, first: int, pages: memoryview) -> int | None:
+        return None
 
 
 class Forgetting(DiskBackend):

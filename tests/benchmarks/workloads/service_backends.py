@@ -15,9 +15,7 @@ from tests.benchmarks.report import Missing, Row, Unit
 from tests.benchmarks.stage import Tally
 from tests.benchmarks.stores_under import MIB, store_under
 from tests.benchmarks.workloads.backends import RAW, RAW_STORES
-from transferqueue.client.batch import encode_batch
 from transferqueue.errors import ConfigError
-from transferqueue.wire.columns import ObjectPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,15 +40,7 @@ class _Case:
     @property
     def payloads(self) -> list[np.ndarray]:
         """The bytes of each column, as they go to a store."""
-        batch = encode_batch(
-            self.columns,
-            partition="bench",
-            uids=None,
-            tags={},
-            overwrite=False,
-            objects=ObjectPolicy.PLAIN,
-        )
-        return [np.asarray(column.payload) for column in batch.columns.values()]
+        return [_bytes_of(values) for values in self.columns.values()]
 
 
 def _cases(*, is_quick: bool) -> list[_Case]:
@@ -148,8 +138,16 @@ def _raw(raws: list[RawStore], payloads: list[np.ndarray], times: int) -> dict[s
 def _read_all(columns: Mapping[str, Any]) -> None:
     for value in columns.values():
         if isinstance(value, torch.Tensor):
-            values = value.values() if value.is_nested else value
-            _sum(values.contiguous().numpy().reshape(-1).view(np.uint8))
+            _sum(_bytes_of(value))
+
+
+def _bytes_of(value: torch.Tensor | list[str]) -> np.ndarray:
+    """Of a whole column, one row after the other. uint8[bytes]"""
+    if isinstance(value, list):
+        return np.frombuffer("".join(value).encode(), np.uint8)
+    values = value.values() if value.is_nested else value
+    found: np.ndarray = values.contiguous().numpy().reshape(-1).view(np.uint8)
+    return found
 
 
 def _sum(got: np.ndarray) -> int:
