@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 from importlib import import_module
 
 import pytest
 
-from transferqueue.errors import PAGES, DeadlineExceeded, TransferQueueError, near_names
+from transferqueue.errors import (
+    PAGES,
+    DeadlineExceeded,
+    FieldsMissing,
+    RowsGone,
+    TransferQueueError,
+    UndeclaredWrite,
+    near_names,
+)
 from transferqueue.wire.format import decode_error, encode_error
 
 
@@ -68,3 +77,20 @@ def test_the_tree_in_the_docstring_names_every_class(cls: type[TransferQueueErro
 def test_near_names_come_best_first() -> None:
     assert near_names("rewardz", ["values", "reward", "regards"]) == ["reward", "regards"]
     assert near_names("zzz", ["values"]) == []
+
+
+@pytest.mark.parametrize("num_uids", [4, 5, 6])
+def test_a_message_says_that_there_are_more_uids_only_if_there_are(num_uids: int) -> None:
+    text = str(RowsGone(num_uids, 9, list(range(1, num_uids + 1))))
+    assert text.count("0x") == min(num_uids, 5)
+    assert ("…" in text) is (num_uids > 5)
+
+
+def test_a_hint_does_not_stumble_over_its_punctuation() -> None:
+    for error in (
+        UndeclaredWrite("W.m", 0, "advantage", ["advantages"]),
+        UndeclaredWrite("W.m", 0, "zzz", ["advantages"]),
+        FieldsMissing({"a": 1}, 2, [1], ["ab"]),
+        FieldsMissing({"a": 1}, 2, [1]),
+    ):
+        assert not re.search(r"\?;|\?\.|;\.|x1 Wait|\) Add", str(error)), str(error)

@@ -38,6 +38,7 @@
     │   ├── UnknownTag
     │   ├── FieldsMissing               some rows lack a field
     │   ├── RowsGone                    rows were cleared
+    │   ├── UnknownUids                 no sample has or had these uids
     │   ├── TransferExpired             a put or get that a shard no longer keeps for its client
     │   ├── ArenaReplaced               a shard began anew, and its memory is another one
     │   ├── RowsLost                    rows were on a shard that is gone for good
@@ -121,7 +122,8 @@ PAGES = {
 imported: they need not be there."""
 
 UID_SAMPLE = 5
-"""How many uids a message shows; the count is always exact."""
+"""How many uids a message shows; the count is always exact. Errors keep one more, to tell whether
+there are more."""
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
@@ -135,7 +137,7 @@ def _did_you_mean(near: Sequence[str]) -> str:
 
 def _uids(uids: Sequence[int]) -> str:
     shown = ", ".join(f"{uid:#x}" for uid in uids[:UID_SAMPLE])
-    return f"uids {shown}{', …' if len(uids) >= UID_SAMPLE else ''}" if uids else "no uids given"
+    return f"uids {shown}{', …' if len(uids) > UID_SAMPLE else ''}" if uids else "no uids given"
 
 
 class TransferQueueError(Exception):
@@ -334,7 +336,7 @@ class DuplicateRows(InvalidInput):
     def __init__(
         self, num_rows: int, num_unique: int, uids: Sequence[int], column: str = ""
     ) -> None:
-        super().__init__(num_rows, num_unique, list(uids)[:UID_SAMPLE], column)
+        super().__init__(num_rows, num_unique, list(uids)[: UID_SAMPLE + 1], column)
 
     def __str__(self) -> str:
         num_rows, num_unique, uids, column = self.args
@@ -524,13 +526,13 @@ class FieldsMissing(Missing):
     def __init__(
         self, missing: dict[str, int], num_rows: int, uids: Sequence[int], near: Sequence[str] = ()
     ) -> None:
-        super().__init__(dict(missing), num_rows, list(uids)[:UID_SAMPLE], list(near))
+        super().__init__(dict(missing), num_rows, list(uids)[: UID_SAMPLE + 1], list(near))
 
     def __str__(self) -> str:
         missing, num_rows, uids, near = self.args
         per_field = ", ".join(f"{f!r} ({n} of {num_rows} rows)" for f, n in missing.items())
         return (
-            f"missing: {per_field}; {_uids(uids)}{_did_you_mean(near)} Wait for them with "
+            f"missing: {per_field}; {_uids(uids)}{_did_you_mean(near) or '.'} Wait for them with "
             f"client.wait(), or pass optional=[...] where absence is fine."
         )
 
@@ -539,11 +541,24 @@ class RowsGone(Missing):
     """Rows that were cleared."""
 
     def __init__(self, num_gone: int, num_rows: int, uids: Sequence[int]) -> None:
-        super().__init__(num_gone, num_rows, list(uids)[:UID_SAMPLE])
+        super().__init__(num_gone, num_rows, list(uids)[: UID_SAMPLE + 1])
 
     def __str__(self) -> str:
         num_gone, num_rows, uids = self.args
         return f"{num_gone} of {num_rows} rows were cleared; {_uids(uids)}."
+
+
+class UnknownUids(Missing):
+    """No sample has these uids, and none had."""
+
+    def __init__(self, uids: Sequence[int]) -> None:
+        super().__init__(list(uids)[: UID_SAMPLE + 1])
+
+    def __str__(self) -> str:
+        return (
+            f"no sample has these {_uids(self.args[0])}, and none had: the service has not given "
+            f"them out. `transferqueue describe PARTITION` shows some that are there."
+        )
 
 
 class RowsLost(Missing):
@@ -638,7 +653,7 @@ class FieldExists(TransferQueueError):
     """A cell is written once."""
 
     def __init__(self, field: str, num_rows: int, uids: Sequence[int]) -> None:
-        super().__init__(field, num_rows, list(uids)[:UID_SAMPLE])
+        super().__init__(field, num_rows, list(uids)[: UID_SAMPLE + 1])
 
     def __str__(self) -> str:
         field, num_rows, uids = self.args
@@ -663,8 +678,8 @@ class UndeclaredWrite(WrongOutput):
         method, rank, field, declared = self.args
         return (
             f"{method} on rank {rank} returned a column {field!r}, which it does not declare "
-            f"(writes={declared}){_did_you_mean(near_names(field, declared))}; add it to writes, "
-            f"or leave it out. Nothing was stored by this rank."
+            f"(writes={declared}){_did_you_mean(near_names(field, declared)) or '.'} Add it to "
+            f"writes, or leave it out. Nothing was stored by this rank."
         )
 
 
@@ -768,7 +783,7 @@ class RowsConsumed(ClaimError):
     """A claim by uids names rows that the task has acked, or given up on as dead letters."""
 
     def __init__(self, task: str, num_consumed: int, num_rows: int, uids: Sequence[int]) -> None:
-        super().__init__(task, num_consumed, num_rows, list(uids)[:UID_SAMPLE])
+        super().__init__(task, num_consumed, num_rows, list(uids)[: UID_SAMPLE + 1])
 
     def __str__(self) -> str:
         task, num_consumed, num_rows, uids = self.args

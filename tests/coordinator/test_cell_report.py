@@ -9,7 +9,7 @@ import pytest
 
 from transferqueue.coordinator.cell_report import ROW_STATES, TASK_STATES, check_limit
 from transferqueue.coordinator.policy import Retention
-from transferqueue.errors import InvalidInput, RowsGone, UnknownPartition
+from transferqueue.errors import InvalidInput, RowsGone, UnknownPartition, UnknownUids
 from transferqueue.wire.tags import SITE_TAG
 
 if TYPE_CHECKING:
@@ -68,9 +68,12 @@ def test_rows_on_their_way_out_are_shown_as_such(driver: Driver) -> None:
 
 
 def test_what_is_not_there_is_an_error(driver: Driver) -> None:
-    driver.put(1)
-    with pytest.raises(RowsGone):
+    gone = driver.put(1)
+    with pytest.raises(UnknownUids, match="0x4d, and none had"):
         describe(driver, uids=np.array([77]))
+    driver.clear(gone)
+    with pytest.raises(RowsGone):
+        describe(driver, uids=gone)
     with pytest.raises(UnknownPartition):
         describe(driver, partition="nowhere")
     with pytest.raises(InvalidInput, match="a partition, uids, or both"):

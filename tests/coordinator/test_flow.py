@@ -75,7 +75,8 @@ def test_a_put_that_waited_too_long_is_told_who_holds_the_rows(driver: Driver) -
     error = driver.answers[waiting]
     assert isinstance(error, QuotaExceeded)
     assert str(error) == (
-        "partition 'train': 8 + 2 rows over the limit 8; held by task 't' (5 free, 3 claimed)."
+        "partition 'train': 8 + 2 rows over the limit 8; held by task 't' "
+        "(5 not taken yet, 3 not acked yet)."
     )
 
 

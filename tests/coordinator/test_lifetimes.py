@@ -381,7 +381,9 @@ def test_held_says_by_whom_and_since_when(driver: Driver) -> None:
     assert held["rows_by_age"]["up to 60 s"] == 1
     assert held["rows_by_age"]["up to 600 s"] == 3
     assert held["oldest_s"] == 120
-    assert held["held_by"] == "task 'a' (2 free, 2 claimed), task 'b' (4 free)"
+    assert held["held_by"] == (
+        "task 'a' (2 not taken yet, 2 not acked yet), task 'b' (4 not taken yet)"
+    )
     with pytest.raises(UnknownPartition):
         driver.plane.held(now_s=driver.now_s, partition="trian")
 

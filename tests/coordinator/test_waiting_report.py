@@ -114,7 +114,7 @@ def test_a_put_over_its_quota_says_who_holds_the_room(driver: Driver) -> None:
     assert entry.keys() == KEYS
     assert (entry["kind"], entry["who"], entry["wanted"]) == ("put", "shard 5", 2)
     assert "4 + 2 rows over the limit 4" in entry["why"]
-    assert "task 'actor' (1 free, 3 claimed)" in entry["why"]
+    assert "held by the partition, until somebody clears them" in entry["why"]
     assert "640 bytes" in entry["why"]
 
 

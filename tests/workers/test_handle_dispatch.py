@@ -417,3 +417,17 @@ def test_ragged_and_object_columns_are_written_as_they_are(
         assert [len(row) for row in columns["ragged"].unbind()] == [1, 3, 2, 1, 3]
         assert columns["objects"].tolist() == [{"id": 2 * i, "t": (1, None)} for i in range(5)]
         assert isinstance(columns["objects"], np.ndarray)
+
+
+def test_metrics_come_back_by_rank_as_the_readme_says(
+    client: tq.Client, group: LocalWorkerGroup
+) -> None:
+    view = client.view(put_ids(client, 5))
+    after = group.compute_values(view)
+    assert after.meta_info["metrics"] == {"rank": [0, 1, 2, 3]}
+    rows = [one["rows"] for one in group.update(after)]
+    assert rows == [2, 1, 1, 1]
+    assert group.as_verl_does(view).meta_info["metrics"] == {"rows": rows}
+    assert group.touch_undeclared(view)
+    assert "undeclared" in str(group.report())
+    assert client.put({"x": torch.ones(1)}).partition == "default"

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import transferqueue as tq
+from tests.test_readme import block
 from tests.workers.stage_workers import Critic, Plain
 from transferqueue.errors import ConfigError, UndeclaredWrite
+from transferqueue.service.embedded import running_service
 from transferqueue.view import DataProto
 from workers import (
     LocalWorkerGroup,
@@ -198,3 +200,12 @@ def test_a_cluster_that_may_get_nodes_is_waited_for(
     with pytest.raises(NoRoom, match="after 1 s"):
         ResourcePool([2], cpus_per_rank=64.0, ready_timeout_s=1.0).places()
     assert "waits 1 s for nodes" in caplog.text
+
+
+def test_the_pool_of_the_readme_runs_as_it_is_printed(
+    pool: ResourcePool, client: tq.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del pool  # Ray is there
+    batch = client.view(put_ids(client, 4))
+    exec(block("pool"), {"Critic": Critic, "service": running_service(), "batch": batch})
+    assert "values: (4, 2) (torch.float32), not fetched" in capsys.readouterr().out

@@ -123,7 +123,7 @@ def _rows_of(name: str, value: Any) -> int:
 def _check_distinct(uids: np.ndarray) -> None:
     distinct, counts = np.unique(uids, return_counts=True)
     if len(distinct) != len(uids):
-        raise DuplicateRows(len(uids), len(distinct), distinct[counts > 1][:5].tolist())
+        raise DuplicateRows(len(uids), len(distinct), distinct[counts > 1].tolist())
 
 
 def _check_tags(tags: Mapping[str, Any], num_rows: int) -> dict[str, Any]:

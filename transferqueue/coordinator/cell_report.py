@@ -9,7 +9,7 @@ import numpy as np
 
 from transferqueue.coordinator.reports import tasks
 from transferqueue.coordinator.table import RowState, TaskState
-from transferqueue.errors import InvalidInput, RowsGone
+from transferqueue.errors import UID_SAMPLE, InvalidInput, RowsGone, UnknownUids
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,11 +71,14 @@ def check_limit(limit: int, most: int) -> int:
 
 
 def find_partition(partitions: Partitions, uids: Uids) -> Partition:
-    """The partition that has the first of these uids that any has; RowsGone when none does."""
+    """The partition that has the first of these uids that any has. When none does: RowsGone, or
+    UnknownUids where none ever did."""
     for partition in partitions:
         if bool((partition.table.find(uids) >= 0).any()):
             return partition
-    raise RowsGone(len(uids), len(uids), uids[:5].tolist())
+    had_any = bool(partitions.gone.contains(uids).any())
+    told = uids[: UID_SAMPLE + 1].tolist()
+    raise RowsGone(len(uids), len(uids), told) if had_any else UnknownUids(told)
 
 
 def describe(

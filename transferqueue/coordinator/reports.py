@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from transferqueue.coordinator.partition import Partition
+    from transferqueue.coordinator.policy import PartitionPolicy
     from transferqueue.coordinator.row_set import Rows
 
 
@@ -102,19 +103,29 @@ def task_counts(partition: Partition, task: str) -> dict[str, int]:
     return {state.name.lower(): counts.get(state, 0) for state in TaskState}
 
 
+_YET = {"free": "not taken yet", "claimed": "not acked yet", "dead_letter": "dead letters"}
+"""What a task has not done with samples that wait for it."""
+
+
+def _until(policy: PartitionPolicy) -> str:
+    """When a partition that no task keeps full lets its samples go."""
+    end = "somebody clears them" if policy.ttl_s is None else f"they are {policy.ttl_s:g} s old"
+    return f"until {end} (retention {policy.retention.value!r})"
+
+
 def holders(partition: Partition) -> str:
     """Who keeps rows from being freed, in a line."""
     parts = []
-    for task in tasks(partition):
-        counts = task_counts(partition, task)
-        del counts["acked"]
-        if any(counts.values()):
-            shown = ", ".join(f"{n} {state.replace('_', ' ')}" for state, n in counts.items() if n)
-            parts.append(f"task {task!r} ({shown})")
+    if partition.policy.retention is Retention.CONSUMED:
+        for task in tasks(partition):
+            counts = task_counts(partition, task)
+            shown = [f"{counts[state]} {yet}" for state, yet in _YET.items() if counts[state]]
+            if shown:
+                parts.append(f"task {task!r} ({', '.join(shown)})")
+    else:
+        parts.append(f"the partition, {_until(partition.policy)}")
     if partition.table.num_freeing:
         parts.append(f"shards ({partition.table.num_freeing} rows being freed)")
-    if partition.policy.retention is not Retention.CONSUMED:
-        parts.append(f"retention {partition.policy.retention.value!r}")
     return ", ".join(parts)
 
 

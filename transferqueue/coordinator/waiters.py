@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.coordinator.effects import Refuse
-from transferqueue.errors import NotReady, RowsGone, RowsLost
+from transferqueue.errors import UID_SAMPLE, NotReady, RowsGone, RowsLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -108,7 +108,7 @@ class CellWaiter(Waiter):
         lost = self.uids[np.isin(self.uids, uids, assume_unique=True)]
         if not len(lost):
             return None
-        error = RowsGone(len(lost), len(self.uids), lost[:5].tolist())
+        error = RowsGone(len(lost), len(self.uids), lost[: UID_SAMPLE + 1].tolist())
         return Refuse(waiter_id=self.waiter_id, error=error)
 
     def give_up(self, now_s: float, hint: str) -> Refuse:

@@ -10,7 +10,7 @@ import numpy as np
 from transferqueue.dispatch.join import StageReply, join, made_by
 from transferqueue.dispatch.opening import view_like
 from transferqueue.dispatch.split import ByTokens, HandlePart, Padding, split_handle
-from transferqueue.errors import UID_SAMPLE, DuplicateRows
+from transferqueue.errors import DuplicateRows
 from transferqueue.handle import BatchHandle
 from transferqueue.view.lazy_dataproto import LazyDataProto
 
@@ -104,7 +104,7 @@ def _as_rows(heard: Sequence[StageReply], rank: int, part: HandlePart) -> StageR
 
 def _repeated(handle: BatchHandle) -> DuplicateRows:
     distinct, counts = np.unique(handle.uids, return_counts=True)
-    error = DuplicateRows(len(handle), len(distinct), distinct[counts > 1][:UID_SAMPLE].tolist())
+    error = DuplicateRows(len(handle), len(distinct), distinct[counts > 1].tolist())
     error.add_note(
         "Give the method a view, client.view(handle): what it returns for repeated rows becomes "
         "new samples then. Or let it put them, self.client.put(…), and return their handle."

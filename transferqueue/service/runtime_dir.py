@@ -39,6 +39,9 @@ class RunningService:
     endpoints: list[str]
     """Of its coordinator."""
     key_file: Path
+    owner_pid: int
+    age_s: float
+    """Since its coordinator has listened."""
 
 
 class RuntimeDir:
@@ -77,7 +80,11 @@ def running_services() -> Iterator[RunningService]:
         description = _read(path)
         if description is not None and description[1].is_alive() is not False:
             yield RunningService(
-                service_id=path.name, endpoints=description[0], key_file=path / _KEY
+                service_id=path.name,
+                endpoints=description[0],
+                key_file=path / _KEY,
+                owner_pid=description[1].pid,
+                age_s=time.time() - (path / _DESCRIPTION).stat().st_mtime,
             )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.errors import FieldExists, FieldsMissing, RowsGone, near_names
+from transferqueue.errors import UID_SAMPLE, FieldExists, FieldsMissing, RowsGone, near_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -131,7 +131,7 @@ class RowTable:
         rows, found = self.find(uids)
         if not found.all():
             gone = uids[~found]
-            raise RowsGone(len(gone), len(uids), gone[:5].tolist())
+            raise RowsGone(len(gone), len(uids), gone[: UID_SAMPLE + 1].tolist())
         return rows
 
     def find(self, uids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -152,7 +152,7 @@ class RowTable:
         taken = column.slabs[rows] == RESERVED if allow_written else column.slabs[rows] != NO_CELL
         if taken.any():
             uids = self._uids[rows[taken]]
-            raise FieldExists(field, len(uids), uids[:5].tolist())
+            raise FieldExists(field, len(uids), uids[: UID_SAMPLE + 1].tolist())
 
     def reserve(self, field: str, rows: np.ndarray) -> None:
         """Keep the empty cells of a put that has not committed yet from other puts. Cells that
@@ -199,7 +199,8 @@ class RowTable:
             first = next(iter(missing))
             lacking = self._uids[rows[~read[first].is_there]]
             known = [name for name in self._columns if name not in missing]
-            raise FieldsMissing(missing, len(rows), lacking[:5].tolist(), near_names(first, known))
+            told = lacking[: UID_SAMPLE + 1].tolist()
+            raise FieldsMissing(missing, len(rows), told, near_names(first, known))
         return read
 
     def clear(self, rows: np.ndarray) -> list[Cells]:

@@ -412,7 +412,7 @@ def _check_distinct(uids: np.ndarray) -> None:
         return  # nearly always; sorting takes ten times as long
     distinct, counts = np.unique(uids, return_counts=True)
     if len(distinct) != len(uids):
-        repeated = distinct[counts > 1][:5].tolist()
+        repeated = distinct[counts > 1].tolist()
         raise DuplicateRows(len(uids), len(distinct), repeated)
 
 

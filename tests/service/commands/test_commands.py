@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -155,7 +156,7 @@ def test_what_cannot_be_is_told_by_its_status(service: tq.Service, tmp_path: Pat
     for arguments, code, said in (
         (["describe", "trian"], 1, "did you mean 'train'"),
         (["describe", "train", "5"], 2, "one partition, or uids"),
-        (["describe", "12345"], 1, "rows were cleared"),
+        (["describe", "12345"], 1, "none had"),
         (["held", "trian"], 1, "did you mean 'train'"),
         (["clear", "trian", "--yes"], 1, "did you mean 'train'"),
         (["clear", "train", "--where", "policy_version <"], 2, "not an expression"),
@@ -286,3 +287,37 @@ def test_top_goes_on_until_it_is_interrupted(service: tq.Service) -> None:
     program.send_signal(signal.SIGINT)
     assert program.wait(timeout=20) == 0
     program.stdout.close()
+
+
+def test_several_services_are_listed_with_pid_and_age_and_one_that_hangs_says_so(
+    service: tq.Service,
+) -> None:
+    with tq.serve(budget_bytes=16 << 20) as second:
+        with tq.connect(service.address) as one, tq.connect(second.address) as other:
+            ids = one.service_id, other.service_id
+        pid = second.pids["coordinator"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T")
+            shown = CliRunner().invoke(main, ["status"])
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert shown.exit_code == 2
+    goes, hangs = (next(line for line in shown.output.splitlines() if of in line) for of in ids)
+    assert re.search(rf"of process {os.getpid()}, up for [\d.]+ ", goes)
+    assert f"of process {os.getpid()}, does not answer" in hangs
+
+
+def test_a_uid_that_nobody_was_given_is_not_called_cleared(
+    service: tq.Service, handle: tq.BatchHandle
+) -> None:
+    del handle
+    shown = run(service, "describe", "99999")
+    assert shown.exit_code == 1
+    assert "no sample has these uids 0x1869f, and none had" in shown.output
+    with tq.connect(service.address) as client:
+        gone = client.put({"x": torch.ones(1)}, partition="passing")
+        client.wait(gone)
+        client.clear(gone)
+        wait_until(lambda: "cleared" in run(service, "describe", str(gone.uids[0])).output)
+        client.drop_partition("passing")

@@ -88,7 +88,7 @@ def _table(of: Mapping[str, Any]) -> Any:
         for state, count in counts.items():
             num = of["bytes_by_task"][task][state]
             if count:
-                rows.append(("task", f"{task}: {state.replace('_', ' ')}", f"{count:,}",
+                rows.append(("task", f"{task}: {_STATES[state]}", f"{count:,}",
                              mib(num), _share(num, of), ""))  # fmt: skip
     for age, count in of["rows_by_age"].items():
         if count:
@@ -99,6 +99,15 @@ def _table(of: Mapping[str, Any]) -> Any:
                      _share(found["bytes"], of), span(found["oldest_s"])))  # fmt: skip
     right = ("rows", "MiB", "share", "oldest")
     return table("by", "", "rows", "MiB", "share", "oldest", rows=rows, right=right)
+
+
+_STATES = {
+    "free": "free (not taken yet)",
+    "claimed": "claimed (not acked yet)",
+    "acked": "acked (done)",
+    "dead_letter": "dead letter (given up)",
+}
+"""What a task has done with samples."""
 
 
 def _share(num_bytes: int, of: Mapping[str, Any]) -> str:

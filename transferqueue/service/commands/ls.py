@@ -31,6 +31,14 @@ KEYS = {
 }
 
 
+_FREED = {
+    "consumed": "when all tasks have acked",
+    "explicit": "when somebody clears them",
+    "ttl": "when they are old enough",
+}
+"""By retention."""
+
+
 @click.command("ls", epilog=json_epilog(KEYS))
 @target_options
 @json_option
@@ -67,12 +75,12 @@ def show(entries: list[dict[str, Any]]) -> None:
             mib(entry["bytes"]),
             _fields(entry),
             " ".join(entry["tasks"]),
-            entry["retention"],
+            _FREED[entry["retention"]],
             entry["waiting"],
         )
         for entry in entries
     ]
-    heads = ("partition", "rows", "MiB", "fields", "tasks", "freed", "waiting")
+    heads = ("partition", "rows", "MiB", "fields", "tasks", "samples go", "waiting")
     console().print(table(*heads, rows=rows, right=("rows", "MiB", "waiting")))
 
 

@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from transferqueue.service.commands.output import span
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transferqueue.client.sync_client import Client
     from transferqueue.net.keys import ClientKeys
+    from transferqueue.service.runtime_dir import RunningService
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
+
+ANSWER_S = 0.5
+"""How long each service has to answer when there are several to choose from. One that does not is
+not left out: the others would be taken for all there are."""
 
 RAY = "ray"
 """An address that stands for the service on the Ray cluster of this host."""
@@ -31,9 +38,10 @@ class Target:
 
     def connect(self, **options: Any) -> Client:
         """A client of that service. ``NoService`` when there is none to be found."""
+        address, keys = self.locate()
+        # Not before it is known which: it imports torch.
         from transferqueue.client.connecting import connect
 
-        address, keys = self.locate()
         return connect(address, keys=keys, timeout_s=self.timeout_s, **options)
 
     def locate(self) -> tuple[str | None, ClientKeys | None]:
@@ -57,15 +65,29 @@ def _found_address() -> str | None:
 
     if address_from_environment() is not None:
         return None
-    found = [service.endpoints[0] for service in running_services()]
+    found = sorted(running_services(), key=lambda service: service.age_s)
     if len(found) > 1:
-        listed = "\n  ".join(found)
+        listed = "\n  ".join(map(_line, found))
         raise click.UsageError(f"several services run here, name one with --address:\n  {listed}")
     if not found:
         raise NoService(
             ["--address", "$TRANSFERQUEUE_ADDRESS", "this user's services on this host"]
         )
-    return found[0]
+    return found[0].endpoints[0]
+
+
+def _answers(service: RunningService) -> bool:
+    """Whether its coordinator does. Over TCP it is enough that something is there, which may ask
+    for another key."""
+    from transferqueue.net.greeting import Greeting, greet
+
+    greeting = greet(service.endpoints[0], None, timeout_s=ANSWER_S)
+    return greeting in (Greeting.WELCOME, Greeting.REFUSED)
+
+
+def _line(service: RunningService) -> str:
+    says = f"up for {span(service.age_s)}" if _answers(service) else "does not answer: it hangs"
+    return f"{service.endpoints[0]}  of process {service.owner_pid}, {says}"
 
 
 def target_options(command: Command) -> Command:
