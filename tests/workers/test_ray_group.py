@@ -178,16 +178,16 @@ def test_what_cannot_be_made_leaves_nothing_behind(pool: ResourcePool) -> None:
 def test_a_pool_that_does_not_fit_says_what_there_is_and_at_once_where_it_never_will(
     pool: ResourcePool,
 ) -> None:
-    del pool
+    pool.places()
     started_s = time.monotonic()
     with pytest.raises(NoRoom, match=r"CPU: 16 asked for, 4 in all, .*num_cpus=16") as never:
         RayWorkerGroup(16, Plain)
     assert time.monotonic() - started_s < 5
     assert "ResourcePool([16], cpus_per_rank=0.25)" in str(never.value)
     assert "object_store_memory" not in str(never.value)
-    busy = ResourcePool([4], ready_timeout_s=0.5)
-    with pytest.raises(
-        NoRoom, match=r"after 0 s .*4 asked for, 4 in all, .* free\).*end what else"
+    with (
+        ResourcePool([4], ready_timeout_s=0.5) as busy,
+        pytest.raises(NoRoom, match=r"after 0.5 s .*4 asked for, 4 in all, .*end what"),
     ):
         busy.places()
 
