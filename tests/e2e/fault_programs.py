@@ -34,8 +34,8 @@ def write_half(client: tq.Client, argument: str) -> None:
     """In the middle of a put, with space reserved and some of it written."""
     whole = MappedPut.fill
 
-    def write(put: MappedPut, answer: Any, timeout_s: float) -> None:
-        whole(put, answer, timeout_s)
+    def write(put: MappedPut, *arguments: Any) -> None:
+        whole(put, *arguments)
         say(writing=True)
         hear()
 

@@ -121,7 +121,7 @@ async def test_describe_tells_each_cell_on_both_faces(
 
 
 def test_a_question_that_makes_no_sense_is_refused(client: tq.Client) -> None:
-    client.put({"x": [1]}, partition="cells")
+    client.wait(client.put({"x": [1]}, partition="cells"))
     for wrong in ({"uids": []}, {"uids": ["a"]}, {"uids": [1 << 70]}, {"uids": [[1]]}):
         with pytest.raises(errors.InvalidInput, match="uids must be"):
             client.describe("cells", **wrong)
@@ -133,7 +133,7 @@ def test_a_question_that_makes_no_sense_is_refused(client: tq.Client) -> None:
         client.waits(limit=10_000)
     with pytest.raises(errors.UnknownPartition, match="did you mean 'cells'"):
         client.describe("cell")
-    with pytest.raises(errors.RowsGone):
+    with pytest.raises(errors.UnknownUids, match="0x3039"):
         client.describe(uids=[12345])
 
 
