@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.dispatch import Declaration, HandlePart
+from transferqueue.dispatch import Declaration, HandlePart, SplitCall
 
 if TYPE_CHECKING:
     from transferqueue.handle import BatchHandle
-    from transferqueue.view.lazy_dataproto import LazyDataProto
     from workers.futures import Pending
     from workers.mesh import Placement
 
@@ -58,8 +57,8 @@ class Dispatched:
     """When the answer is the answers of these ranks, concatenated; ``None`` for any other."""
     handle: BatchHandle | None = None
     """When the answer is this handle with what the ranks stored: its rows are known at once."""
-    view: LazyDataProto | None = None
-    """The view of that handle that was given, which may stand for other samples too."""
+    split: SplitCall | None = None
+    """How that handle was split."""
     history: tuple[Any, ...] = ()
     """The answers that ``handle`` waits for itself, see `workers.futures.HandleFuture`."""
     is_portable: bool = True

@@ -137,7 +137,8 @@ class HandleFuture(CallFuture):
     @property
     def batch(self) -> BatchHandle | LazyDataProto:
         """The rows as they were given."""
-        return self.handle if self._dispatched.view is None else self._dispatched.view
+        split = self._dispatched.split
+        return self.handle if split is None else split.given
 
     @property
     def history(self) -> tuple[Answers, ...]:

@@ -57,6 +57,8 @@ def dispatch_handle(
         given = given.batch
     elif isinstance(given, CallFuture):  # its samples are known when they are made
         given = given.get()
+        if not isinstance(given, HANDLE_KINDS):
+            raise _no_handle(site, [given])
     split = SplitCall.of(
         given, site.placement.num_parts, padding=padding, writes=site.declaration.writes
     )
@@ -76,7 +78,7 @@ def dispatch_handle(
             rank_zero_only=site.rank_zero_only,
         ),
         handle=None if split.as_new else split.handle,
-        view=split.view,
+        split=split,
         history=history.calls,
     )
 
@@ -106,15 +108,20 @@ def _place_of_handle(site: CallSite, args: Sequence[Any], kwargs: Mapping[str, A
     places: list[int | str] = [n for n, value in enumerate(args) if isinstance(value, kinds)]
     places += [name for name, value in kwargs.items() if isinstance(value, kinds)]
     if not places:
-        places += [n for n, value in enumerate(args) if isinstance(value, CallFuture)][:1]
+        named: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        places = [place for place, value in named if isinstance(value, CallFuture)][:1]
     if len(places) == 1:
         return places[0]
     if not places:
-        got = [type(value).__name__ for value in (*args, *kwargs.values())]
-        raise InvalidInput(
-            f"{site.method} is dispatched by HANDLE and takes a handle, got {got}; put a batch "
-            f"first: handle = client.put(batch)"
-        )
+        raise _no_handle(site, [*args, *kwargs.values()])
     raise InvalidInput(
         f"{site.method} got {len(places)} handles; it takes one: union() them, or concat()"
+    )
+
+
+def _no_handle(site: CallSite, values: Sequence[Any]) -> InvalidInput:
+    got = [type(value).__name__ for value in values]
+    return InvalidInput(
+        f"{site.method} is dispatched by HANDLE and takes a handle, got {got}; put a batch "
+        f"first: handle = client.put(batch)"
     )

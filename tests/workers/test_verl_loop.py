@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import transferqueue as tq
-from transferqueue.errors import DuplicateRows, FieldsMissing
+from transferqueue.dispatch import Padding
+from transferqueue.errors import DuplicateRows, FieldsMissing, InvalidInput
 from workers import Dispatch, LocalWorkerGroup, Worker, WorkerFailed, register
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ class Reward(Worker):
     def best(self, data: tq.DataProto) -> Any:
         """Some of the rows that it got."""
         return data[data.batch["responses"][:, 0].numpy() % 2 == 0]
+
+    @register(Dispatch.HANDLE.padded(Padding.EQUAL), reads=["responses"])
+    def best_of_padded(self, data: tq.DataProto) -> Any:
+        return data[data.batch["responses"][:, 0].numpy() % 2 == 0]
+
+    @register(Dispatch.ONE_TO_ALL, blocking=False)
+    def number(self) -> int:
+        return 5
 
     @register(Dispatch.HANDLE, reads=["prompts"])
     def new_samples(self, data: tq.DataProto) -> Any:
@@ -190,7 +199,10 @@ def test_an_answer_that_is_still_to_come_goes_into_the_next_call(
 
     with LocalWorkerGroup(Later, 2, service=service) as group:
         view = viewed(client)({"prompts": torch.arange(6).reshape(3, 2)}).repeat(2)
-        last = group.more(group.sum_later(group.generate_later(view)))
+        generated = group.generate_later(view)
+        sums = group.sum_later(generated)
+        generated.get().reorder(torch.arange(5, -1, -1))  # of the caller, and no other's
+        last = group.more(sums)
         assert set(last.batch.keys()) == {"prompts", "responses", "sums", "more"}
     assert torch.equal(last.batch["more"], view.batch["prompts"] * 3 + 1)
 
@@ -209,6 +221,26 @@ def test_a_view_of_other_rows_that_a_method_returns_is_the_answer(
     made = reward.new_samples(view)
     assert made.handle.partition == "made"
     assert torch.equal(made.batch["doubled"], prompts * 2)
+
+
+def test_padding_rows_that_a_method_gives_back_are_nobody_s(
+    client: tq.Client, by_handle: Groups
+) -> None:
+    _, reward = by_handle
+    for values, kept in (([2, 1, 3, 4, 6], [2, 4, 6]), ([2, 4, 6], [2, 4, 6]), ([4], [4])):
+        handle = client.put({"responses": torch.tensor(values)[:, None]}, partition="train")
+        best = reward.best_of_padded(handle)
+        assert client.get(best)["responses"][:, 0].tolist() == kept
+        assert best.meta_info == {}
+
+
+def test_an_answer_that_is_no_batch_is_refused_by_name(
+    client: tq.Client, by_handle: Groups
+) -> None:
+    _, reward = by_handle
+    for call in (lambda: reward.best(reward.number()), lambda: reward.best(data=reward.number())):
+        with pytest.raises(InvalidInput, match=r"Reward.best .* takes a handle, got \['list'\]"):
+            call()
 
 
 def test_what_differs_between_rows_of_one_sample_cannot_be_stored_with_it(

@@ -68,7 +68,7 @@ class Bridge:
         nothing of this rank is stored. What ranks return that do not store is not looked at, but
         for its values.
         """
-        returned = take_apart(output, self.declaration, part.handle)
+        returned = take_apart(output, self.declaration, part)
         encode_meta(returned.meta)  # refuses what no handle carries, while nothing is stored
         counts = read_counts(view, self.client)
         stored = self._put(part, returned, counts) if part.stores else None
@@ -102,9 +102,9 @@ class Bridge:
             rank=self.rank,
             num_rows=len(part.handle),
         )
-        if not returned.columns:
-            return None
         own = part.own
+        if not returned.columns or (part.as_new and not len(own)):
+            return None
         columns = dict(returned.columns)
         if part.num_padding:
             columns = {name: first_rows(column, len(own)) for name, column in columns.items()}

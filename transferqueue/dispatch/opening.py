@@ -59,11 +59,6 @@ def open_view(
     return view
 
 
-def view_like(view: LazyDataProto, handle: BatchHandle) -> LazyDataProto:
-    """A view of ``handle`` that fetches as ``view`` does."""
-    return type(view).over(handle, view.connection)
-
-
 def _with_late_fields(client: Client, handle: BatchHandle, names: Sequence[str]) -> BatchHandle:
     """The handle with fields that it does not list, if all of its rows have them by now."""
     if not len(handle):

@@ -18,6 +18,7 @@ from transferqueue.view.meta_info import METRICS_KEY
 
 if TYPE_CHECKING:
     from transferqueue.dispatch.declaration import Declaration
+    from transferqueue.dispatch.split import HandlePart
     from transferqueue.handle import BatchHandle
 
 PADDING_KEY = "num_padding_rows"
@@ -35,7 +36,7 @@ class Returned:
     """Whether the method returned a batch, maybe of ``meta_info`` alone, rather than a value."""
 
 
-def take_apart(output: Any, declaration: Declaration, given: BatchHandle | None = None) -> Returned:
+def take_apart(output: Any, declaration: Declaration, given: HandlePart | None = None) -> Returned:
     """Sort an output by its type. ``given``: the rows that the method was given.
 
     A view of other rows, new samples that the method put or some of those that it got: their
@@ -43,8 +44,8 @@ def take_apart(output: Any, declaration: Declaration, given: BatchHandle | None 
     method that writes: arrays and what is declared are columns, anything else is a metric.
     Everything else is a value, and comes back as it is.
     """
-    if given is not None and is_of_other_samples(output, given):
-        return Returned(value=output.handle)
+    if given is not None and is_of_other_samples(output, given.handle):
+        return Returned(value=_without_padding(output.handle, given))
     if isinstance(output, DataProto) or hasattr(output, "non_tensor_batch"):  # or verl's
         return Returned(
             columns=written_columns(output), meta=_plain_meta(output.meta_info), is_batch=True
@@ -57,6 +58,18 @@ def take_apart(output: Any, declaration: Declaration, given: BatchHandle | None 
         # One column under no name; reported as missing or undeclared by `check`.
         return Returned(columns={type(output).__name__: output}, is_batch=True)
     return Returned(value=output)
+
+
+def _without_padding(rows: BatchHandle, given: HandlePart) -> BatchHandle:
+    """Padding rows repeat one sample, last of all. It is in ``rows`` as often as the method was
+    given it without them, at most."""
+    rows = rows.without_meta(PADDING_KEY) if PADDING_KEY in rows.meta_info else rows
+    if not given.num_padding:
+        return rows
+    padding = given.handle.uids[-1]
+    num_own = int(np.count_nonzero(given.own.uids == padding))
+    spare = np.flatnonzero(rows.uids == padding)[num_own:]
+    return rows[np.delete(np.arange(len(rows)), spare)]
 
 
 def _of_tensordict(output: TensorDictBase) -> Returned:

@@ -46,7 +46,7 @@ class RayHandleFuture:
     @property
     def batch(self) -> BatchHandle | LazyDataProto:
         """The rows, with the fields they had before the call: what it was given."""
-        return self.split.handle if self.split.view is None else self.split.view
+        return self.split.given
 
     @property
     def history(self) -> tuple[RayReplies, ...]:

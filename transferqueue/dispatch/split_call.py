@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.dispatch.join import StageReply, join, made_by
-from transferqueue.dispatch.opening import view_like
 from transferqueue.dispatch.split import ByTokens, HandlePart, Padding, split_handle
 from transferqueue.errors import DuplicateRows
 from transferqueue.handle import BatchHandle
@@ -16,6 +15,8 @@ from transferqueue.view.lazy_dataproto import LazyDataProto
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from transferqueue.view.lazy_connection import Connection
 
 HANDLE_KINDS = (BatchHandle, ByTokens, LazyDataProto)
 """What can be given where a handle is wanted."""
@@ -28,8 +29,10 @@ class SplitCall:
     handle: BatchHandle
     parts: tuple[HandlePart, ...]
     """One for each data-parallel rank; ``stores`` is for the caller to set."""
-    view: LazyDataProto | None = None
-    """The view that was given in place of a handle: the answer is one too."""
+    kind: type[LazyDataProto] | None = None
+    """Of the view that was given in place of a handle: the answer is one too."""
+    connection: Connection | None = None
+    """That view's."""
     beside: tuple[BatchHandle, ...] = ()
     """Of a view the other samples that its rows stand for."""
     as_new: bool = False
@@ -64,7 +67,8 @@ class SplitCall:
         return cls(
             handle=handle,
             parts=tuple(replace(part, as_new=repeats) for part in parts),
-            view=view,
+            kind=None if view is None else type(view),
+            connection=None if view is None else view.connection,
             beside=beside,
             as_new=repeats,
         )
@@ -83,13 +87,24 @@ class SplitCall:
         for rank, part in zip(storing, self.parts, strict=True):
             heard[rank] = _as_rows(heard, rank, part)
         answer = join(base, heard, storing=storing)
-        if self.view is None or not isinstance(answer, BatchHandle):
+        if self.kind is None or not isinstance(answer, BatchHandle):
             return answer
-        whole = view_like(self.view, answer)
-        if any(heard[rank].is_batch for rank in storing):  # else the ranks gave rows of their own
-            made = made_by(heard, storing=storing)
-            for other in (*self.beside, *(() if made is None else (made,))):
-                whole.union(view_like(self.view, other))
+        if not any(heard[rank].is_batch for rank in storing):  # the ranks gave rows of their own
+            return self._view(answer)
+        made = made_by(heard, storing=storing)
+        return self._view(answer, *self.beside, *(() if made is None else (made,)))
+
+    @property
+    def given(self) -> BatchHandle | LazyDataProto:
+        """What was given, as it was then: a view may be changed by its owner."""
+        return self.handle if self.kind is None else self._view(self.handle, *self.beside)
+
+    def _view(self, handle: BatchHandle, *beside: BatchHandle) -> LazyDataProto:
+        assert self.kind is not None
+        assert self.connection is not None
+        whole = self.kind.over(handle, self.connection)
+        for other in beside:
+            whole.union(self.kind.over(other, self.connection))
         return whole
 
 
