@@ -39,8 +39,9 @@ def ensure_server() -> ForkServerContext:
 def start_child(program: Program, name: str) -> tuple[BaseProcess, Connection]:
     """Run ``program`` with one end of a pipe in a child process; returns the other end too.
 
-    The child has this process's environment, import path and folder as they are now. It is a
-    daemon: it ends when this process does.
+    The child has this process's environment, import path and folder as they are now; but what
+    torch reads when it is imported, such as ``OMP_NUM_THREADS``, is as it was at the first start.
+    It is a daemon: it ends when this process does.
     """
     context = ensure_server()
     pipe, theirs = context.Pipe()

@@ -18,7 +18,7 @@ from transferqueue.service.commands.output import (
 from transferqueue.service.commands.target import Target, target_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 KEYS = {
     "service_id": "of the service; its handles carry it",
@@ -42,16 +42,21 @@ KEYS = {
     "written_bytes, untouched_bytes (never looked at), undeclared_bytes, calls",
     "claims_out": "claims that are neither acked nor given back",
     "claims_expired": "claims whose lease ran out",
+    "ways": "a list, how bytes come here from each shard: slot, way, rung (of tensors to device), "
+    "why_not_better",
 }
 
 
 @click.command(epilog=json_epilog(KEYS))
 @target_options
+@click.option(
+    "--device", metavar="NAME", help="Say by which way tensors come to this device (cuda:0)."
+)
 @json_option
-def status(target: Target, as_json: bool) -> None:  # noqa: FBT001 - click's
-    """What a service holds and does."""
-    with target.connect() as client:
-        report = client.status()
+def status(target: Target, device: str | None, as_json: bool) -> None:  # noqa: FBT001 - click's
+    """What a service holds and does, and how bytes come here from it."""
+    with target.connect(device=device) as client:
+        report = {**client.status(), "ways": client.links()}
     if as_json:
         print_json(report)
     else:
@@ -65,6 +70,8 @@ def show(report: Mapping[str, Any]) -> None:
     if report["shards_away"]:
         away = ", ".join(map(str, report["shards_away"]))
         screen.print(f"away: shards {away}; their second copies are read")
+    for line in _ways(report["ways"]):
+        screen.print(line)
     screen.print()
     screen.print(partitions_table(report))
 
@@ -89,6 +96,19 @@ def shards_table(report: Mapping[str, Any]) -> Any:
         for shard in report["shards"]
     ]
     return table(*heads, rows=rows, right=heads)
+
+
+def _ways(links: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for all shards that are reached alike."""
+    alike: dict[str, list[str]] = {}
+    for link in links:
+        how = f"by {link['way']}"
+        if link["device"]:
+            how += f", tensors to {link['device']} by {link['rung']}"
+        if link["why_not_better"]:
+            how += f" (not better: {link['why_not_better']})"
+        alike.setdefault(how, []).append(str(link["slot"]))
+    return [f"from shard {', '.join(slots)} bytes come here {how}" for how, slots in alike.items()]
 
 
 def _on_disk(shard: Mapping[str, Any]) -> str:
