@@ -122,6 +122,28 @@ def test_a_home_goes_on_alone_only_when_nobody_reads_from_its_mirror() -> None:
     assert not service.copies.rely_on(0, "all of it", "1.0", service.now_s)
 
 
+def test_who_reads_on_from_a_mirror_does_not_hold_its_home_up() -> None:
+    service = Service("a", "b")
+    assert service.record(0, "all of it")
+    began_s = service.now_s
+    assert service.copies.rely_on(0, "all of it", "1.0", service.now_s)
+    while not service.record(0, None):
+        assert service.now_s < began_s + 2 * LEASE_S
+        assert not service.copies.rely_on(0, "all of it", "1.0", service.now_s)
+        service.now_s += LEASE_S / 4
+
+
+def test_a_mirror_is_read_again_when_its_home_asks_no_more_to_go_on_alone() -> None:
+    service = Service("a", "b")
+    for _ in range(2):
+        assert service.record(0, "all of it")
+        assert service.copies.rely_on(0, "all of it", "1.0", service.now_s)
+        assert not service.record(0, None)
+        assert not service.copies.rely_on(0, "all of it", "1.0", service.now_s)
+    service.now_s += FRESH_S  # nothing is heard of the home
+    assert service.copies.rely_on(0, "all of it", "1.0", service.now_s)
+
+
 def test_a_mirror_ends_with_the_process_of_its_guard() -> None:
     service = Service("a", "b")
     service.record(0, "all of it")

@@ -14,6 +14,7 @@ that is not to go; then the one that guards fewest; then the next slot.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 FRESH_S = 3.0
-"""A guard that was heard of so lately is there to take over."""
+"""A guard that was heard of so lately is there to take over, and a home that asked for something
+so lately still wants it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class Copy:
 
 @dataclass(slots=True, kw_only=True)
 class SlotCopies:
-    """What is known of one slot. All but ``relied_on_s`` is written down."""
+    """What is known of one slot. All but ``relied_on_s`` and ``refused_s`` is written down."""
 
     guard: int | None = None
     copy: Copy | None = None
@@ -67,6 +69,8 @@ class SlotCopies:
     """Of the processes that may serve it then."""
     relied_on_s: float = 0.0
     """Until when the guard may read from the mirror."""
+    refused_s: float = -math.inf
+    """When its home last asked to go on alone, and had to wait for that."""
 
     def to_plain(self) -> dict[str, Any]:
         return {
@@ -172,23 +176,29 @@ class SecondCopies:
         made = None
         if copy is None:
             if now_s < known.relied_on_s:
+                known.refused_s = now_s
                 return False  # its guard is reading from the mirror
         else:
             incarnation = None if guard is None else incarnation_of(guard)
             if guard is None or guard != known.guard or incarnation is None:
                 return False
             made = Copy(guard=guard, incarnation=incarnation, generation=copy)
+            known.refused_s = -math.inf
         if (known.copy, known.epoch) != (made, epoch):
             known.copy, known.epoch = made, epoch
             self._note(slot)
         return True
 
     def rely_on(self, slot: int, generation: str, incarnation: str, now_s: float) -> bool:
-        """Whether the guard of this incarnation may read from a mirror for a while."""
-        copy = self.of(slot).copy
+        """Whether the guard of this incarnation may read from a mirror for a while. No more while
+        the home asks to go on alone: who reads on would hold it up for ever."""
+        known = self.of(slot)
+        copy = known.copy
         if copy is None or (copy.generation, copy.incarnation) != (generation, incarnation):
             return False
-        self.of(slot).relied_on_s = now_s + LEASE_S
+        if now_s - known.refused_s < FRESH_S:
+            return False
+        known.relied_on_s = now_s + LEASE_S
         return True
 
     def check_lineage(self, slot: int, lineage: str) -> None:
