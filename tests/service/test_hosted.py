@@ -6,11 +6,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tests.waiting import wait_until
-from transferqueue.errors import ConfigError
+from transferqueue.errors import Closed, ConfigError
 from transferqueue.service import hosted
 from transferqueue.service.hosted import HostedShards
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
 SETTINGS = {
@@ -52,7 +54,7 @@ class Server:
 
 
 class Made(list[Server]):
-    def __call__(self, settings: dict[str, Any]) -> Server:
+    def __call__(self, settings: dict[str, Any], should_stop: Callable[[], bool]) -> Server:
         self.append(Server(settings))
         return self[-1]
 
@@ -97,7 +99,7 @@ def test_one_that_cannot_start_is_tried_again_after_a_while(
     monkeypatch.setattr(hosted, "AGAIN_S", 0.05)
     tries = []
 
-    def fail(settings: dict[str, Any]) -> Server:
+    def fail(settings: dict[str, Any], should_stop: Callable[[], bool]) -> Server:
         tries.append(settings)
         raise ConfigError("no room")
 
@@ -109,3 +111,17 @@ def test_one_that_cannot_start_is_tried_again_after_a_while(
 
     wait_until(tried_twice)
     shards.close(keep=False)
+
+
+def test_one_that_still_fetches_its_rows_does_not_hold_the_end_of_its_process_up() -> None:
+    begun = threading.Event()
+
+    def fetch(settings: dict[str, Any], should_stop: Callable[[], bool]) -> Server:
+        begun.set()
+        wait_until(should_stop)
+        raise Closed("shard 7")
+
+    shards = HostedShards(SETTINGS, fetch)
+    shards.hear([ONE])
+    assert begun.wait(10)
+    shards.close(keep=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import boot_id
-from transferqueue.errors import ServiceFailed, ServiceUnreachable, StorageFull
+from transferqueue.errors import Closed, ServiceFailed, ServiceUnreachable, StorageFull
 from transferqueue.net.calls import Call, raise_first
 from transferqueue.net.listening import is_listening
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
@@ -18,6 +18,8 @@ from transferqueue.replication.settings import GuardAddress
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.keys import ServiceKeys
     from transferqueue.shard.store import Store
@@ -47,7 +49,8 @@ class SecondCopy:
 
 
 class Fetching:
-    """``lineage``: see `ShardLink`."""
+    """``lineage``: see `ShardLink`. ``should_stop``: whether the process that asks is about to end.
+    Then `Closed` is raised: its guard may be that same process, which answers no more."""
 
     def __init__(
         self,
@@ -56,10 +59,12 @@ class Fetching:
         lineage: str,
         coordinator: str,
         keys: ServiceKeys | None,
+        should_stop: Callable[[], bool],
     ) -> None:
         self._slot = slot
         self._lineage = lineage
         self._coordinator = coordinator
+        self._should_stop = should_stop
         self._channel = SyncChannelPool(keys.for_processes() if keys else None)
         self._told_s = 0.0
 
@@ -70,6 +75,7 @@ class Fetching:
         """Where the rows are, as the coordinator has it on record. ``None``: nowhere. Raises
         `SlotTakenOver` when somebody else serves them. A guard that is away is waited for."""
         while (found := self._where()).get("is_awaited"):
+            self._check_not_stopped()
             time.sleep(ASK_AGAIN_S)
         if found["copy"] is None:
             return None
@@ -78,6 +84,10 @@ class Fetching:
             generation=str(found["copy"]),
             epoch=int(found["epoch"]),
         )
+
+    def _check_not_stopped(self) -> None:
+        if self._should_stop():
+            raise Closed(f"shard {self._slot}")
 
     def _where(self) -> dict[str, Any]:
         if not is_listening(self._coordinator):  # whoever starts it again may wait for this one
@@ -122,6 +132,7 @@ class Fetching:
         body = {"slot": self._slot, **asked}
         call = Call(endpoint=guard.endpoint, op=ops.FETCH_COPY, body=body)
         while is_listening(guard.endpoint):
+            self._check_not_stopped()
             outcomes = run_blocking(self._channel.exchange([call], timeout_s=ANSWER_S))
             if not isinstance(outcomes[0], ServiceUnreachable):
                 return raise_first(outcomes)[0]
@@ -145,12 +156,17 @@ class Fetcher:
     lineage: str
     coordinator: str
     keys: ServiceKeys | None
+    should_stop: Callable[[], bool]
 
     def __call__(self, store: Store, backend: SeveralBackends, epoch: int) -> Fetched | None:
         """``None``, and the store is still empty, without one. ``epoch``: how many processes of
         the slot there were, so far as is known here."""
         fetching = Fetching(
-            self.slot, lineage=self.lineage, coordinator=self.coordinator, keys=self.keys
+            self.slot,
+            lineage=self.lineage,
+            coordinator=self.coordinator,
+            keys=self.keys,
+            should_stop=self.should_stop,
         )
         with contextlib.closing(fetching):
             copy = fetching.find()

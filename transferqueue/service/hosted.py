@@ -25,10 +25,13 @@ _log = logging.getLogger(__name__)
 
 
 class HostedShards:
-    """``settings``: of the process. ``make``: starts a server, and returns when it listens."""
+    """``settings``: of the process. ``make``: starts a server, and returns when it listens. It is
+    given what says whether the process is about to end: then it gives up, with an error of ours."""
 
     def __init__(
-        self, settings: Mapping[str, Any], make: Callable[[dict[str, Any]], Runnable]
+        self,
+        settings: Mapping[str, Any],
+        make: Callable[[dict[str, Any], Callable[[], bool]], Runnable],
     ) -> None:
         self._settings = settings
         self._make = make
@@ -52,7 +55,7 @@ class HostedShards:
     def _serve(self, slot: int, one: dict[str, Any]) -> None:
         _log.warning("shard %d does not come back: it is served here from now on", slot)
         try:
-            server = self._make(self._settings_of(slot, one))
+            server = self._make(self._settings_of(slot, one), self._closing.is_set)
         except TransferQueueError as error:
             _log.error("shard %d could not be started here: %s", slot, error)
             self._closing.wait(AGAIN_S)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from transferqueue.tracing.base import RequestSpans
 
     OnHosted = Callable[[Sequence[Mapping[str, Any]]], None]
+    ShouldStop = Callable[[], bool]
 
 T = TypeVar("T")
 
@@ -50,12 +51,20 @@ class Runnable(Protocol):
     def trace(self, spans: RequestSpans) -> None: ...
 
 
-def make_server(settings: dict[str, Any], on_hosted: OnHosted | None = None) -> Runnable:
-    """The server that the settings ask for. ``on_hosted``: see `ShardServer`."""
+def _never() -> bool:
+    return False
+
+
+def make_server(
+    settings: dict[str, Any],
+    on_hosted: OnHosted | None = None,
+    should_stop: ShouldStop = _never,
+) -> Runnable:
+    """The server that the settings ask for. ``on_hosted``, ``should_stop``: see `ShardServer`."""
     if "import_from" in settings:
         sys.path += [path for path in settings["import_from"] if path not in sys.path]
     spans = _request_spans(settings) if settings.get("tracing") else None
-    server = _made(settings, on_hosted)
+    server = _made(settings, on_hosted, should_stop)
     if spans is not None:
         server.trace(spans)
     return server
@@ -70,7 +79,9 @@ def _request_spans(settings: dict[str, Any]) -> RequestSpans:
     )
 
 
-def _made(settings: dict[str, Any], on_hosted: OnHosted | None) -> Runnable:
+def _made(
+    settings: dict[str, Any], on_hosted: OnHosted | None, should_stop: ShouldStop
+) -> Runnable:
     keys = ServiceKeys.from_plain(settings["keys"]) if settings.get("keys") else None
     if settings["role"] == "coordinator":
         from transferqueue.coordinator.samplers.registry import load_samplers
@@ -114,12 +125,17 @@ def _made(settings: dict[str, Any], on_hosted: OnHosted | None) -> Runnable:
         copies=_optional(CopySettings.from_plain, settings.get("copies")),
         node=settings.get("node"),
         on_hosted=on_hosted,
+        should_stop=should_stop,
         transports=settings.get("transports"),
     )
 
 
 def _optional(read: Callable[[dict[str, Any]], T], plain: dict[str, Any] | None) -> T | None:
     return None if plain is None else read(plain)
+
+
+def _make_hosted(settings: dict[str, Any], should_stop: ShouldStop) -> Runnable:
+    return make_server(settings, should_stop=should_stop)
 
 
 class Parent:
@@ -161,7 +177,7 @@ def main() -> int:
     open_as_many_files_as_allowed()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     settings = json.loads(sys.stdin.buffer.readline())
-    hosted = HostedShards(settings, make_server)
+    hosted = HostedShards(settings, _make_hosted)
     try:
         server = make_server(settings, hosted.hear)
     except TransferQueueError as error:

@@ -78,6 +78,7 @@ class ShardServer(Served):
         copies: CopySettings | None = None,
         node: str | None = None,
         on_hosted: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """``guardian_pid``: the process that starts this shard again when it dies. ``epoch``: how
         often it has done so. ``lineage``: of a shard that joined, who owns its slot. ``draining``:
@@ -86,7 +87,8 @@ class ShardServer(Served):
         clients may move bytes by, by name. ``copies``: of a service with two of each row.
         ``node``: what is lost at once with this shard, and holds no second copy of its rows if
         there is another; ``None``: this host. ``on_hosted`` hears, again and again, which slots of
-        others are to be served here too, because nobody else does."""
+        others are to be served here too, because nobody else does. ``should_stop``: whether its
+        process ends while it still fetches its rows; then `Closed` is raised."""
         self.slot = slot
         self.failure: TransferQueueError | None = None
         """Why it ended by itself."""
@@ -101,7 +103,9 @@ class ShardServer(Served):
             guardian_pid=guardian_pid,
             options=backend_options or {},
         )
-        fetcher = Fetcher(slot=slot, lineage=lineage, coordinator=coordinator, keys=keys)
+        fetcher = Fetcher(
+            slot=slot, lineage=lineage, coordinator=coordinator, keys=keys, should_stop=should_stop
+        )
         opened = open_shard(
             StorageConfig(backend=backend, config=config, others=others, spill=spill),
             epoch=epoch,
