@@ -64,8 +64,12 @@ class Service(Closing):
         try:
             self._endpoints = self._start()
             if config.replicas > 1 and plan is None:
-                timeout_s = config.start_timeout_s
-                wait_in_step(self.address, self.client_keys, timeout_s=timeout_s)
+                wait_in_step(
+                    self.address,
+                    self.client_keys,
+                    num_shards=config.shards,
+                    timeout_s=config.start_timeout_s,
+                )
         except BaseException:
             self.close()
             raise

@@ -95,8 +95,12 @@ class RayService(Closing):
         try:
             self._connection = self._start(nodes)
             if self.config.replicas > 1 and self._plan is None:
-                timeout_s = self.config.start_timeout_s
-                wait_in_step(self.address, self.client_keys, timeout_s=timeout_s)
+                wait_in_step(
+                    self.address,
+                    self.client_keys,
+                    num_shards=len(nodes) * shards_per_node,
+                    timeout_s=self.config.start_timeout_s,
+                )
         except BaseException:
             self.close()
             raise

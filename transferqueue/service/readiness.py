@@ -5,12 +5,12 @@ service with two copies of each row, once both are kept.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import ServiceFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from transferqueue.net.keys import ClientKeys
 
@@ -34,9 +34,9 @@ def wait_registered(
             time.sleep(POLL_EVERY_S * bool(missing))
 
 
-def wait_in_step(address: str, keys: ClientKeys, *, timeout_s: float) -> None:
-    """Until every shard that there is has a complete second copy, and that is written down.
-    `ServiceFailed` names those that have none.
+def wait_in_step(address: str, keys: ClientKeys, *, num_shards: int, timeout_s: float) -> None:
+    """Until each of so many shards says that it has a complete second copy, and that is written
+    down. `ServiceFailed` names those that have none, or say nothing.
 
     Shards begin with no guard: what is put before they have one would be acknowledged on one copy,
     as after a loss, and be gone with it.
@@ -46,12 +46,22 @@ def wait_in_step(address: str, keys: ClientKeys, *, timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
     with connect(address, keys=keys, timeout_s=timeout_s) as client:
         while True:
-            shards = client.status()["shards"]
-            late = [shard["slot"] for shard in shards if not shard["copies"]["is_complete"]]
-            if not late:
+            lack = _lack(client.status(), num_shards)
+            if lack is None:
                 return
             if time.monotonic() > deadline_s:
-                raise ServiceFailed(
-                    "the service", f"shards {late} have no second copy after {timeout_s:.0f} s"
-                )
+                raise ServiceFailed("the service", f"{lack} after {timeout_s:.0f} s")
             time.sleep(POLL_EVERY_S)
+
+
+def _lack(status: Mapping[str, Any], num_shards: int) -> str | None:
+    """What has not come yet. A shard that is slow to answer may have a copy or not."""
+    shards, away = status["shards"], status["shards_away"]
+    late = sorted(
+        [*away, *(shard["slot"] for shard in shards if not shard["copies"]["is_complete"])]
+    )
+    if late:
+        return f"shards {late} have no second copy"
+    if len(shards) < num_shards:
+        return f"only {len(shards)} of {num_shards} shards are there"
+    return None
