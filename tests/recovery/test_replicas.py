@@ -199,6 +199,8 @@ def test_a_partition_whose_rows_can_be_made_again_has_one_copy_of_them(
     wait_for_both(client)
     once = [client.put({"x": torch.arange(5)}, partition="scratch") for _ in range(4)]
     twice = [client.put({"x": torch.arange(5)}, partition="p") for _ in range(4)]
+    # A put is acknowledged by its shard; the coordinator counts the rows when it hears of them.
+    wait_until(lambda: client.status()["partitions"].get("p", {}).get("rows") == 20)
     with pytest.raises(InvalidInput, match="before the first put; it has 20 rows"):
         client.create_partition("p", replicas=1)
     client.put({"y": torch.arange(5)}, handle=once[0])
