@@ -21,7 +21,6 @@ from transferqueue.client.part_puts import (
 from transferqueue.client.placement import Part, nearest, place_new_rows, split_by_home
 from transferqueue.errors import (
     ArenaReplaced,
-    DeviceStuck,
     HandleRefused,
     OwnerLost,
     PutCut,
@@ -164,8 +163,8 @@ class Put:
         outcomes = await self._reserve(commit=False)
         try:
             await self._fill(raise_first(outcomes))
-        except BaseException as error:
-            aborts = self._aborts(outcomes, error)
+        except BaseException:
+            aborts = self._aborts(outcomes)
             await self._caller.outcomes(aborts, timeout_s=FAREWELL_S)
             raise
         return await self._commit(outcomes)
@@ -216,17 +215,14 @@ class Put:
         for part, is_done in zip(parts, done, strict=True):
             part.by_window = is_done
 
-    def _aborts(self, outcomes: Sequence[Outcome], error: BaseException) -> list[Call]:
-        """For every part that was reserved, but for those that a stuck device may write to yet."""
-        if not isinstance(error, DeviceStuck):
-            return self._calls(ops.ABORT, outcomes)
-        aborts = []
-        for part, call in self._calls_of_parts(ops.ABORT, outcomes):
-            if part.late is None:
-                aborts.append(call)
-            else:
-                part.late.postpone_until_done(call)
-        return aborts
+    def _aborts(self, outcomes: Sequence[Outcome]) -> list[Call]:
+        """For every part that was reserved, but for those that a device may write to yet, whatever
+        it was that ended the wait for its copies."""
+        return [
+            call
+            for part, call in self._calls_of_parts(ops.ABORT, outcomes)
+            if part.late is None or not part.late.postpones(call)
+        ]
 
     async def _commit(self, outcomes: Sequence[Outcome]) -> list[Message]:
         try:
