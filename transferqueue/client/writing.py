@@ -83,6 +83,7 @@ class Put:
         self._split_bytes = split_bytes
         self._side = batch.side
         self._parts: list[PartPut] = []
+        self._has_looked_for_window = False
 
     def _place(self) -> list[Part]:
         batch, session = self._batch, self._caller.session
@@ -150,9 +151,13 @@ class Put:
         return places
 
     def _note_failed_window(self, error: TransportFailed) -> None:
-        """The next attempt goes another way; raises the failure where there must be no other."""
+        """The next attempt goes another way. Where there must be no other, it is the only one, to
+        where the shard listens now; after that the failure is raised."""
         if self._caller.windows.required is not None:
-            raise error
+            if self._has_looked_for_window:
+                raise error
+            self._has_looked_for_window = True
+            return
         for part in self._parts:
             if part.by_window:
                 self._caller.windows.has_failed(part.rows.slot, error)
