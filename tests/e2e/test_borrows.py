@@ -23,10 +23,12 @@ from tests.e2e.fake_gpus import (
     used_bytes,
 )
 from tests.waiting import wait_until
+from transferqueue.client import tensordicts
 from transferqueue.client.device_side import DeviceSide
 from transferqueue.client.lease_returns import release
 from transferqueue.devices.fake_machine import FakeMachine
-from transferqueue.errors import OwnerLost, StaleGeneration
+from transferqueue.devices.host import DoneEvent
+from transferqueue.errors import DeviceError, OwnerLost, StaleGeneration
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 
 if TYPE_CHECKING:
@@ -154,6 +156,48 @@ def test_a_tensor_that_outlives_the_block_is_warned_of_and_its_memory_stays_lent
     del kept
     gc.collect()
     client.get(client.put({"y": torch.zeros(1)}))
+    wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
+
+
+def test_a_borrow_that_fails_gives_back_what_was_lent_for_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = client.put({"x": torch.ones(64, 1000)})
+
+    def fail(columns: Any, num_rows: int) -> Any:
+        raise ValueError("no such class")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tensordicts, "to_tensordict", fail)
+        with pytest.raises(ValueError, match="no such class") as failed, client.borrow(handle):
+            pass
+    wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
+    assert failed.value is not None, "it was given back while the error is held"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, DeviceError])
+def test_a_borrow_whose_end_is_interrupted_gives_back_what_was_lent_when_it_is_read(
+    client: Client, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    class Read(DoneEvent):
+        has_come = False
+
+        def is_done(self) -> bool:
+            return self.has_come
+
+        def wait(self, timeout_s: float = 0.0) -> None:
+            raise error("the driver says no")
+
+    read = Read()
+    handle = client.put({"x": torch.ones(64, 1000)})
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu_of(client), "after_torch", lambda: read)
+        with pytest.raises(error), client.borrow(handle):
+            pass
+    client.get(client.put({"y": torch.ones(64)}))
+    assert backend_sum(client, "lent_bytes") == 256_000
+    read.has_come = True
+    client.get(client.put({"y": torch.ones(64)}))
     wait_until(lambda: backend_sum(client, "lent_bytes") == 0)
 
 

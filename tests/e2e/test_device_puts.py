@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -29,8 +30,9 @@ from tests.e2e.fake_gpus import (
 )
 from tests.waiting import wait_until
 from transferqueue.client.device_side import DeviceSide
+from transferqueue.devices.fake_gpu import FakeEvent
 from transferqueue.devices.fake_machine import FakeMachine, Fault
-from transferqueue.errors import DeviceStuck, HandleRefused, RungRefused
+from transferqueue.errors import DeviceError, DeviceStuck, HandleRefused, RungRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -256,6 +258,48 @@ def test_space_that_a_stuck_device_may_write_to_is_nobodys_until_it_goes_on(
     wait_until(lambda: used_bytes(client) == 3 * there["x"].nbytes)
     for handle in handles:  # the late copy has come, and changed nothing
         assert torch.equal(client.get(handle)["x"], torch.zeros(64, 1000))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, DeviceError])
+def test_space_that_a_device_may_write_to_is_nobodys_whatever_ends_the_wait_for_it(
+    client: Client,
+    machine: FakeMachine,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    def end(event: FakeEvent, timeout_s: float) -> None:
+        del event, timeout_s
+        raise error("the driver says no")
+
+    gpu = gpu_of(client)
+    there, before = {"x": put_on(gpu, torch.ones(64, 1000))}, used_bytes(client)
+    with machine.fault(Fault.STUCK), monkeypatch.context() as patch:
+        patch.setattr(FakeEvent, "wait", end)
+        with pytest.raises(error):
+            client.put(there)
+    assert used_bytes(client) == before + there["x"].nbytes
+    handles = [client.put({"x": put_on(gpu, torch.zeros(64, 1000))}) for _ in range(3)]
+    wait_until(lambda: used_bytes(client) == before + 3 * there["x"].nbytes)
+    for handle in handles:
+        assert torch.equal(client.get(handle)["x"], torch.zeros(64, 1000))
+
+
+def test_a_tensor_that_a_device_may_write_to_is_nobodys_until_it_goes_on(
+    client: Client, machine: FakeMachine
+) -> None:
+    gpu = gpu_of(client)
+    handle = client.put({"x": put_on(gpu, torch.ones(64, 1000))})
+    free = machine.free_bytes(gpu.uuid)
+    with machine.fault(Fault.STUCK):
+        with pytest.raises(DeviceStuck) as stuck:
+            client.get(handle)
+        del stuck
+        gc.collect()
+        assert machine.free_bytes(gpu.uuid) == free - 256_000
+    for _ in range(4):  # this device does one thing each time that it is looked at
+        assert torch.equal(client.get(handle)["x"], torch.ones(64, 1000))
+    gc.collect()
+    assert machine.free_bytes(gpu.uuid) == free
 
 
 VICTIM = """

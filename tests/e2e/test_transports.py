@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ import torch
 
 import transferqueue as tq
 from tests.recovery.shard_in_process import SERVICE_ID, InProcess
+from tests.waiting import wait_until
 from transferqueue import errors
+from transferqueue.client.local_memory import LocalMemory
 from transferqueue.client.part_puts import StreamedPut
 from transferqueue.shard.server import ShardServer
 from transferqueue.transports.sockets import SocketShardEnd
@@ -130,6 +133,35 @@ def test_a_put_that_says_it_came_by_a_window_that_was_not_opened_is_refused(
         pytest.raises(errors.InvalidInput, match="chunks of the put have not come"),
     ):
         client.put({"x": LARGE}, partition="claims")
+
+
+@pytest.mark.parametrize("way", ["sockets", "auto"])
+def test_a_shard_that_was_started_again_and_listens_elsewhere_is_found_there(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalMemory, "reaches", lambda memory, slot: False)
+    with (
+        tq.serve(budget_bytes=64 << 20, host="127.0.0.1", encrypt=False) as service,
+        tq.connect(service.address, timeout_s=20) as watcher,
+        tq.connect(service.address, transport=way, timeout_s=20) as reader,
+        tq.connect(service.address, transport=way, timeout_s=20) as writer,
+    ):
+        handle = writer.put({"x": LARGE})
+        assert torch.equal(reader.get(handle)["x"], LARGE)
+        before = watcher._ops.data._session.directory[0]["transports"]
+        os.kill(service.pids["shard-0"], signal.SIGKILL)
+
+        def listens_elsewhere() -> bool:
+            watcher.status()
+            return bool(watcher._ops.data._session.directory[0]["transports"] != before)
+
+        wait_until(listens_elsewhere)
+        assert torch.equal(reader.get(handle)["x"], LARGE)
+        writer.put({"x": LARGE})
+        for client in (reader, writer):
+            assert client._ops.data._session.directory[0]["transports"] != before
+            windows, session = client._ops.data._caller.windows, client._ops.data._session
+            assert windows.transport_to(session.shard(0)) == "sockets"
 
 
 class UnmappedHere(InProcess):

@@ -21,6 +21,7 @@ SETTINGS = {
     "endpoints": ["ipc:///run/tq/shard-1.sock", "tcp://10.0.0.5:4711"],
     "restore": {"path": "/saved"},
     "draining": True,
+    "transports": {"sockets": {"port": 4712}, "mine": {"fast": True}},
 }
 ONE = {"slot": 7, "lineage": "abcdef0123456789", "epoch": 3, "uids": [1, 2]}
 
@@ -70,6 +71,7 @@ def test_a_slot_is_begun_once_beside_the_shard_and_with_files_of_its_own() -> No
     assert settings["epoch"] == 3
     assert settings["service_id"] == "0123abcdef01"
     assert settings["endpoints"] == ["ipc:///run/tq/shard-1.sock.7", "tcp://10.0.0.5:0"]
+    assert settings["transports"] == {"sockets": {}, "mine": {"fast": True}}, "4712 is taken"
     assert settings.keys().isdisjoint({"restore", "draining"})
     shards.close(keep=True)
     assert made[0].kept is True

@@ -17,7 +17,9 @@ import transferqueue as tq
 from tests.waiting import wait_until
 from transferqueue import errors
 from transferqueue.net.calls import Call, raise_first
+from transferqueue.net.keys import ServiceKeys
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
+from transferqueue.service import joining
 from transferqueue.service.joining import JoinedShards, join, load_service_keys
 from transferqueue.wire import ops
 
@@ -139,6 +141,18 @@ def test_over_tcp_it_needs_the_services_own_key(tmp_path: Path) -> None:
             pytest.raises(errors.NotAllowed),
         ):
             run_blocking(client._ops.upkeep.join())
+
+
+@pytest.mark.parametrize(("encrypted", "ways"), [(True, {}), (False, {"sockets": {}})])
+def test_it_has_the_transports_of_a_service_that_encrypts_or_does_not(
+    encrypted: bool,  # noqa: FBT001 - a parameter of the test
+    ways: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(joining, "JoinedShards", lambda address, keys, config: config)
+    keys = ServiceKeys.generate(encrypted=encrypted)
+    config = join("tcp://127.0.0.1:1", keys=keys, host="127.0.0.1")
+    assert config.storage_settings()["transports"] == ways
 
 
 def test_a_drained_shard_takes_no_new_samples_and_keeps_what_it_has(service: tq.Service) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from transferqueue.client.caller import Caller
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.part_gets import PartGet
+    from transferqueue.devices.base import Event
 
 FAREWELL_S = 5.0
 """How long shards have to say that what they lent was there to the end."""
@@ -74,11 +75,16 @@ class Borrowed:
         self.tensors.unlock_().clear()
         if self._side is None or not self._parts:
             return
-        self._side.device.after_torch().wait()  # what was given to the device reads it still
+        parts, self._parts = self._parts, []
+        read = self._side.device.after_torch()  # what was given to the device reads it still
+        try:
+            read.wait()
+        except BaseException:
+            self._postpone(self._side, parts, read)
+            raise
         over_s = time.monotonic() - self._until_s
         if over_s > 0:
             _log.warning("%s were borrowed for %.1f s longer than asked for", self.fields, over_s)
-        parts, self._parts = self._parts, []
         if self.is_seen:
             self._lend_on(self._side, parts)
             return
@@ -91,6 +97,18 @@ class Borrowed:
             await self._caller.tell(calls)
             raise
         await self._caller.shards(calls, timeout_s=FAREWELL_S)
+
+    async def give_up(self) -> None:
+        """It came to no block: give back what was lent, once nothing looks at it any more."""
+        if self._side is None or not self._parts:
+            return
+        parts, self._parts = self._parts, []
+        self._postpone(self._side, parts, self._side.device.after_torch())
+        await self._caller.tell(self._side.due())
+
+    def _postpone(self, side: DeviceSide, parts: Sequence[PartGet], read: Event) -> None:
+        for part in parts:
+            side.postpone(part.give_back(), lambda: not self.is_seen and read.is_done())
 
     def _lend_on(self, side: DeviceSide, parts: Sequence[PartGet]) -> None:
         _log.warning(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.client.ends_along import EndsAlong
-from transferqueue.errors import DeadlineExceeded
+from transferqueue.errors import DeadlineExceeded, TransportFailed
 from transferqueue.net.calls import GRACE_S, Call, Channel, Flow, Outcome, raise_first
 from transferqueue.wire import ops
 
@@ -138,18 +138,32 @@ class Caller:
             await self._channel.flow(counted, timeout_s=timeout_s)
 
     async def through_windows(self, moves: Sequence[Move], *, timeout_s: float) -> list[bool]:
-        """Whether each has gone by its transport; what has not is to go in chunks."""
+        """Whether each has gone by its transport; what has not is to go in chunks.
+        `TransportFailed` where that is required. After a failure it is known how to reach the
+        shards now: one that was started again may listen elsewhere."""
         if not moves:
             return []
         shards = [self.session.shard(move.slot) for move in moves]
         label = "put" if moves[0].is_write else "get"
-        with self.counting(label, sum(move.num_bytes for move in moves)) as moved:
-            return await self._channel.apart(
-                [
-                    partial(self.windows.carry_out, shard, move, timeout_s, moved)
-                    for shard, move in zip(shards, moves, strict=True)
-                ]
-            )
+        done: list[bool] = []
+        try:
+            with self.counting(label, sum(move.num_bytes for move in moves)) as moved:
+                done = await self._channel.apart(
+                    [
+                        partial(self.windows.carry_out, shard, move, timeout_s, moved)
+                        for shard, move in zip(shards, moves, strict=True)
+                    ]
+                )
+        except TransportFailed:
+            await self._look_where_shards_listen(timeout_s)
+            raise
+        if not all(done):
+            await self._look_where_shards_listen(timeout_s)
+        return done
+
+    async def _look_where_shards_listen(self, timeout_s: float) -> None:
+        with contextlib.suppress(DeadlineExceeded):
+            await self.look_again(timeout_s=min(timeout_s, LOOK_AGAIN_S))
 
     def counting(self, label: str, total: int) -> AbstractContextManager[Moved | None]:
         """What is to be told of bytes that have moved, if anybody wants to see it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -201,10 +202,17 @@ class DataOperations:
 
         side = self.devices.side(device)
         borrowed = Borrowed(self._caller, side, seconds_of(lease_s, 0.0))
-        columns = await self._columns(
-            handle, fields, optional, side=side, timeout_s=timeout_s, borrowed=borrowed
-        )
-        borrowed.tensors = to_tensordict(columns, len(handle))
+        try:
+            borrowed.tensors = to_tensordict(
+                await self._columns(
+                    handle, fields, optional, side=side, timeout_s=timeout_s, borrowed=borrowed
+                ),
+                len(handle),
+            )
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # they have tensors of it
+            await borrowed.give_up()
+            raise
         return borrowed
 
     async def clear(

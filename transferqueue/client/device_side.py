@@ -19,6 +19,7 @@ from transferqueue.devices.opened import OpenedBlocks
 from transferqueue.devices.registry import find_device
 from transferqueue.devices.staging import CHUNK_BYTES, Staging
 from transferqueue.errors import (
+    DeviceError,
     DeviceMissing,
     DeviceStuck,
     HandleRefused,
@@ -60,6 +61,8 @@ class DeviceSide(Closing):
         self._stuck: list[Staging] = []
         """Kept, since the device may still write to them."""
         self._postponed = Postponed()
+        self._unfinished: list[tuple[torch.Tensor, Callable[[], bool]]] = []
+        """Tensors of gets that were given up, and when nothing is copied into them any more."""
         self._arenas: dict[int, LockedArena] = {}  # by slot
         self._why_not_locked = ""
         self._opened = OpenedBlocks()
@@ -173,7 +176,7 @@ class DeviceSide(Closing):
         """Copy rows to the addresses that a shard has reserved for them in its device memory.
 
         The device has made all of the copies when this returns. `OwnerLost`, `HandleRefused`;
-        after a `DeviceStuck` some copies may come still: see `Postponed`.
+        after any other error some copies may come still: see `Postponed`.
         """
         with self._lock:
             block = self._block(access)
@@ -188,11 +191,30 @@ class DeviceSide(Closing):
             self._finish(timeout_s)
         self.check(access)
 
-    def postpone_until_done(self, abort: Call) -> None:
-        """A put was given up over a stuck `fill`."""
+    def postpones(self, abort: Call) -> bool:
+        """A put was given up in a `fill` or `place`. Whether copies of it may come yet, and its
+        abort is postponed until they are done."""
         with self._lock:
+            is_over = self._end_of_copies()
+            if is_over():
+                return False
+            self._postponed.add(abort, is_over)
+            return True
+
+    def _end_of_copies(self) -> Callable[[], bool]:
+        """Whether all that the device was given until now is done; never, if it cannot say."""
+        try:
             marks = [self._staging.record(), self._stream.record()]
-            self._postponed.add(abort, lambda: all(mark.is_done() for mark in marks))
+        except DeviceError:
+            return lambda: False
+
+        def is_over() -> bool:
+            try:
+                return all(mark.is_done() for mark in marks)
+            except DeviceError:
+                return False
+
+        return is_over
 
     def postpone(self, call: Call, when: Callable[[], bool]) -> None:
         """See `Postponed`."""
@@ -258,24 +280,35 @@ class DeviceSide(Closing):
         """A new uint8 tensor ``[nbytes]`` on the device, when all copies into it are done.
 
         One event is waited for, however many copies there are. `OwnerLost`, `HandleRefused`.
+        After an error the tensor is kept for as long as copies may come still.
         """
         tensor, target = self.device.new_tensor(nbytes)
         with self._lock:
-            for copy in copies:
-                source = sources[copy.source]
-                if isinstance(source, DeviceAccess):
-                    block = self._block(source)
-                    self._stream.copy_across(target, copy.target, block, copy.start, copy.nbytes)
-                elif isinstance(source, LockedArena):
-                    at = copy.target
-                    for piece in source.pieces(copy.start, copy.nbytes):
-                        self._stream.copy_in(target, at, piece)
-                        at += piece.nbytes
-                else:
-                    data = source[copy.start : copy.start + copy.nbytes]
-                    self._staging.copy_in(target, copy.target, data.data)
-            self._finish(timeout_s)
+            self._unfinished = [one for one in self._unfinished if not one[1]()]
+            try:
+                self._copy_all(target, sources, copies)
+                self._finish(timeout_s)
+            except BaseException:
+                self._unfinished.append((tensor, self._end_of_copies()))
+                raise
         return tensor
+
+    def _copy_all(
+        self, target: DeviceBlock, sources: Sequence[Source], copies: Sequence[Copy]
+    ) -> None:
+        for copy in copies:
+            source = sources[copy.source]
+            if isinstance(source, DeviceAccess):
+                block = self._block(source)
+                self._stream.copy_across(target, copy.target, block, copy.start, copy.nbytes)
+            elif isinstance(source, LockedArena):
+                at = copy.target
+                for piece in source.pieces(copy.start, copy.nbytes):
+                    self._stream.copy_in(target, at, piece)
+                    at += piece.nbytes
+            else:
+                data = source[copy.start : copy.start + copy.nbytes]
+                self._staging.copy_in(target, copy.target, data.data)
 
     def viewed(self, access: DeviceAccess, start: int, nbytes: int, keep: object) -> torch.Tensor:
         """A uint8 tensor ``[nbytes]`` that is memory of a shard on this very device, under a lease.

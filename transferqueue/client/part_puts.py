@@ -12,6 +12,7 @@ from transferqueue.client.assembly import rows_of
 from transferqueue.client.counted_copies import STEP_BYTES
 from transferqueue.client.device_puts import DeviceRows
 from transferqueue.client.windows import Move
+from transferqueue.errors import HandleRefused
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -74,7 +75,7 @@ class PartPut(ABC):
     """How the bytes of one part get to their shard."""
 
     late: DeviceSide | None = None
-    """Whose copies into the shard's memory may come yet when it is stuck."""
+    """Whose copies into the shard's memory may come yet, until they are known to be done."""
 
     def __init__(self, rows: PartRows) -> None:
         self.rows = rows
@@ -179,6 +180,7 @@ class MappedPut(PlacedPut):
             return
         self.late = side
         side.place(locked, columns, timeout_s)
+        self.late = None
         if moved is not None:
             moved(sum(nbytes for _, nbytes in ranges))
 
@@ -193,7 +195,7 @@ class DevicePut(PlacedPut):
         """``shard``: one that ``side`` opens."""
         super().__init__(rows, memory, shard.endpoint)
         assert shard.device is not None
-        self._access, self.late = shard.device, side
+        self._access, self._side = shard.device, side
 
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
         return {
@@ -204,8 +206,13 @@ class DevicePut(PlacedPut):
     def _place(
         self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float, moved: Moved | None
     ) -> None:
-        assert self.late is not None
-        self.late.fill(self._access, columns, timeout_s)
+        self.late = self._side
+        try:
+            self._side.fill(self._access, columns, timeout_s)
+        except HandleRefused:  # before the first copy
+            self.late = None
+            raise
+        self.late = None
         if moved is not None:
             moved(sum(column.num_bytes for _, column in columns))
 

@@ -1,7 +1,7 @@
 """Calls that would have a shard give space on that something here may touch yet.
 
-Of two kinds. A put was given up while a device was stuck over copies into the shard's device
-memory: such a copy may be made at any time while this process lives. Or a borrow has ended, and
+Of two kinds. A put was given up while a device had copies to make into the shard's memory: such a
+copy may be made at any time while this process lives. Or a borrow has ended, and
 tensors of it are still there. So the shard is told when that is over, with a later put or get; it
 takes the space back itself when this process ends.
 """

@@ -21,6 +21,7 @@ from transferqueue.errors import (
     ServiceUnreachable,
     TransferExpired,
     TransferQueueError,
+    TransportFailed,
 )
 from transferqueue.fields import FieldKind
 from transferqueue.net.calls import raise_first
@@ -48,10 +49,12 @@ _TRIED_AGAIN = (
     OwnerLost,
     ServiceUnreachable,
     NoSecondCopy,
+    TransportFailed,
 )
 """Failures after which another attempt may do: a link was down for too long, or a shard was started
 again, or does not answer and somebody else has its rows; device memory that cannot be opened its
-side has noted, and takes another way."""
+side has noted, and takes another way. After a transport that is required has failed it is known
+where the shard listens now."""
 
 
 def present_name(field: str) -> str:
@@ -87,6 +90,7 @@ class Get:
         self._rows = split_by_home(self._uids, caller.session.homes)
         self._at_guard: set[int] = set()
         """Slots whose rows are got from their second copy."""
+        self._has_looked_for_window = False
         self._probed: set[int] = set()
         """Slots that were silent, and are tried again."""
 
@@ -117,6 +121,10 @@ class Get:
                 raise error
         elif not has_time or (isinstance(error, OwnerLost) and not self._comes_back(error)):
             raise error
+        elif isinstance(error, TransportFailed):
+            if self._has_looked_for_window:
+                raise error
+            self._has_looked_for_window = True
         elif isinstance(error, ArenaReplaced | OwnerLost):
             await self._caller.look_again(timeout_s=self._deadline.left_s())
 

@@ -21,7 +21,6 @@ from transferqueue.client.part_puts import (
 from transferqueue.client.placement import Part, nearest, place_new_rows, split_by_home
 from transferqueue.errors import (
     ArenaReplaced,
-    DeviceStuck,
     HandleRefused,
     OwnerLost,
     PutCut,
@@ -84,6 +83,7 @@ class Put:
         self._split_bytes = split_bytes
         self._side = batch.side
         self._parts: list[PartPut] = []
+        self._has_looked_for_window = False
 
     def _place(self) -> list[Part]:
         batch, session = self._batch, self._caller.session
@@ -151,9 +151,13 @@ class Put:
         return places
 
     def _note_failed_window(self, error: TransportFailed) -> None:
-        """The next attempt goes another way; raises the failure where there must be no other."""
+        """The next attempt goes another way. Where there must be no other, it is the only one, to
+        where the shard listens now; after that the failure is raised."""
         if self._caller.windows.required is not None:
-            raise error
+            if self._has_looked_for_window:
+                raise error
+            self._has_looked_for_window = True
+            return
         for part in self._parts:
             if part.by_window:
                 self._caller.windows.has_failed(part.rows.slot, error)
@@ -164,8 +168,8 @@ class Put:
         outcomes = await self._reserve(commit=False)
         try:
             await self._fill(raise_first(outcomes))
-        except BaseException as error:
-            aborts = self._aborts(outcomes, error)
+        except BaseException:
+            aborts = self._aborts(outcomes)
             await self._caller.outcomes(aborts, timeout_s=FAREWELL_S)
             raise
         return await self._commit(outcomes)
@@ -216,17 +220,14 @@ class Put:
         for part, is_done in zip(parts, done, strict=True):
             part.by_window = is_done
 
-    def _aborts(self, outcomes: Sequence[Outcome], error: BaseException) -> list[Call]:
-        """For every part that was reserved, but for those that a stuck device may write to yet."""
-        if not isinstance(error, DeviceStuck):
-            return self._calls(ops.ABORT, outcomes)
-        aborts = []
-        for part, call in self._calls_of_parts(ops.ABORT, outcomes):
-            if part.late is None:
-                aborts.append(call)
-            else:
-                part.late.postpone_until_done(call)
-        return aborts
+    def _aborts(self, outcomes: Sequence[Outcome]) -> list[Call]:
+        """For every part that was reserved, but for those that a device may write to yet, whatever
+        it was that ended the wait for its copies."""
+        return [
+            call
+            for part, call in self._calls_of_parts(ops.ABORT, outcomes)
+            if part.late is None or not part.late.postpones(call)
+        ]
 
     async def _commit(self, outcomes: Sequence[Outcome]) -> list[Message]:
         try:

@@ -77,6 +77,10 @@ class HostedShards:
             # In the names of its files: those of the shard before may lie in the same folder.
             "service_id": f"{self._settings['service_id']}{one['lineage'][:8]}",
             "endpoints": [_beside(endpoint, slot) for endpoint in self._settings["endpoints"]],
+            "transports": {
+                name: _without_port(options)
+                for name, options in self._settings.get("transports", {}).items()
+            },
         }
 
     def close(self, *, keep: bool) -> None:
@@ -89,6 +93,11 @@ class HostedShards:
             thread.join()
         for server in self._servers.values():
             server.close(keep=keep)
+
+
+def _without_port(options: Mapping[str, Any]) -> dict[str, Any]:
+    """One that was asked for is that of the process's own slot."""
+    return {name: value for name, value in options.items() if name != "port"}
 
 
 def _beside(endpoint: str, slot: int) -> str:

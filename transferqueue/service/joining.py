@@ -211,6 +211,7 @@ def join(
     """
     config = ServiceConfig(
         shards=shards,
+        encrypt=keys is None or keys.encrypted,
         budget_bytes=budget_bytes,
         host=host,
         arena_dir=arena_dir,

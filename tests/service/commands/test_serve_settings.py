@@ -100,6 +100,11 @@ def test_every_flag_arrives_as_its_argument(tmp_path: Path) -> None:
     assert set(given) == set(FLAGS)
 
 
+def test_a_zero_is_said_too() -> None:
+    words = ("--shards", "0", "--spill-low", "0", "--copy-mib-per-s", "0")
+    assert settings(*words) == {"shards": 0, "spill_low": 0.0, "copy_bytes_per_s": 0}
+
+
 def test_a_file_says_it_by_the_names_of_the_arguments_and_flags_count_more(tmp_path: Path) -> None:
     path = tmp_path / "service.toml"
     path.write_text(

@@ -69,7 +69,7 @@ def arguments(
     names = list(allowed)
     given = {} if path is None else _from_file(path, names)
     for argument, value in flags.items():
-        if value in (None, False, ()):
+        if value is None or value is False or value == ():
             continue
         if argument not in names:
             raise ConfigError(f"{FLAGS[argument]} is not for {what}")
