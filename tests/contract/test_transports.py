@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from tests.waiting import wait_until
+from transferqueue.errors import TransportFailed
 from transferqueue.testing.broken import ContractBroken
 from transferqueue.testing.leaks import no_leaks
 from transferqueue.testing.transport_contract import TRANSPORT_CHECKS, check_transport
 from transferqueue.testing.transport_probe import Subject
-from transferqueue.transports.sockets import SocketClientEnd, SocketShardEnd, SocketTransport
+from transferqueue.transports import sockets
+from transferqueue.transports.base import EndConfig
+from transferqueue.transports.sockets import (
+    HEADER,
+    VANISHED_S,
+    SocketClientEnd,
+    SocketShardEnd,
+    SocketTransport,
+)
 from transferqueue.transports.window import PART_BYTES, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from transferqueue.testing.transport_probe import Check
-    from transferqueue.transports.base import ClientEnd, EndConfig, ShardEnd
+    from transferqueue.transports.base import ClientEnd, ShardEnd
 
 HOSTS = {"over TCP": "127.0.0.1", "within a host": None}
 
@@ -41,6 +54,68 @@ def test_parts_of_a_window_are_its_pieces_cut_to_size() -> None:
         assert all(0 < part.nbytes <= PART_BYTES for part in parts)
     assert not window.holds(0, len(whole) + 1)
     assert not window.holds(-1, 1)
+
+
+@pytest.fixture
+def shard_end() -> Iterator[SocketShardEnd]:
+    config = EndConfig(service_id="0123", slot=0, host="127.0.0.1", encrypt=False)
+    with contextlib.closing(SocketShardEnd(config)) as end:
+        yield end
+
+
+def read(end: SocketShardEnd, client: ClientEnd) -> bytes:
+    out = bytearray(3)
+    ticket = end.open_window([memoryview(b"abc")], writable=False)
+    client.read(ticket, 0, memoryview(out), timeout_s=10.0)
+    end.close_window(ticket)
+    return bytes(out)
+
+
+def test_a_stranger_has_one_deadline_however_slowly_it_talks(
+    shard_end: SocketShardEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "STRANGER_S", 0.2)
+    at, num_sent = (shard_end.facts["host"], shard_end.facts["port"]), 0
+    with socket.create_connection(at, 5.0) as stranger:
+
+        def is_cut_off() -> bool:
+            nonlocal num_sent
+            try:
+                stranger.sendall(b"t")
+                num_sent += 1
+                stranger.settimeout(0.05)
+                return stranger.recv(1) == b""
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        wait_until(is_cut_off)
+        assert num_sent < HEADER.size
+
+
+def test_without_a_thread_a_connection_is_cut_off_and_the_next_is_served(
+    shard_end: SocketShardEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with contextlib.closing(SocketClientEnd(shard_end.facts)) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            with pytest.raises(TransportFailed):
+                read(shard_end, client)
+        assert shard_end._connections == {}
+        assert read(shard_end, client) == b"abc"
+
+
+def test_a_peer_whose_host_has_failed_is_noticed(shard_end: SocketShardEnd) -> None:
+    with contextlib.closing(SocketClientEnd(shard_end.facts)) as client:
+        assert read(shard_end, client) == b"abc"
+        (connection,) = shard_end._connections
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        limit_ms = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert limit_ms == VANISHED_S * 1000
 
 
 class StaysOpen(SocketShardEnd):

@@ -44,6 +44,10 @@ MAGIC = b"tqw1"
 STRANGER_S = 10.0
 """How long a connection may stay that has not shown a ticket."""
 
+VANISHED_S = 60
+"""A peer on another host that does not even acknowledge for so long is gone: its host has failed,
+or the way there."""
+
 STALLED_S = 30.0
 """A transfer in which nothing moves for so long is cut off."""
 
@@ -161,17 +165,28 @@ class SocketShardEnd(ShardEnd):
                 if self._closed or len(self._connections) >= MAX_CONNECTIONS:
                     connection.close()
                     continue
-                thread = threading.Thread(
-                    target=self._serve, args=(connection,), name="transferqueue-window", daemon=True
-                )
-                self._connections[connection] = thread
-                thread.start()
+                self._begin_to_serve(connection)
+
+    def _begin_to_serve(self, connection: socket.socket) -> None:
+        """In a thread of its own, which waits for the lock before it ends. Without one more thread
+        to be had the connection is cut off."""
+        thread = threading.Thread(
+            target=self._serve, args=(connection,), name="transferqueue-window", daemon=True
+        )
+        try:
+            _notice_when_it_vanishes(connection)
+            thread.start()
+        except (OSError, RuntimeError):
+            connection.close()
+            return
+        self._connections[connection] = thread
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            connection.settimeout(STRANGER_S)
-            while self._answer(connection):
+            is_known = self._answer(connection, time.monotonic() + STRANGER_S)
+            while is_known:
                 connection.settimeout(None)  # it may come back whenever it likes
+                is_known = self._answer(connection)
         except OSError:
             pass  # the client is gone, or was cut off
         finally:
@@ -179,10 +194,11 @@ class SocketShardEnd(ShardEnd):
                 self._connections.pop(connection, None)
             connection.close()
 
-    def _answer(self, connection: socket.socket) -> bool:
-        """Carry out one request. Whether there may be another."""
+    def _answer(self, connection: socket.socket, deadline_s: float | None = None) -> bool:
+        """Carry out one request, all of whose header is here by then. Whether there may be
+        another."""
         header = memoryview(bytearray(HEADER.size))
-        if not _receive(connection, header):
+        if not _receive(connection, header, deadline_s):
             return False
         magic, ticket, operation, offset, nbytes = HEADER.unpack(header)
         found = self._begin(connection, ticket) if magic == MAGIC else None
@@ -215,6 +231,17 @@ class SocketShardEnd(ShardEnd):
         with self._changed:
             found.users.discard(connection)
             self._changed.notify_all()
+
+
+def _notice_when_it_vanishes(connection: socket.socket) -> None:
+    """So that its thread ends; on one host the kernel says so itself."""
+    if connection.family == socket.AF_UNIX:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_S // 2)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, VANISHED_S // 6)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_S * 1000)
 
 
 def _allows(window: Window, operation: int, offset: int, nbytes: int) -> bool:
