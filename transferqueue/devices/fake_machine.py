@@ -15,6 +15,8 @@ import contextlib
 import fcntl
 import json
 import os
+import threading
+from collections import deque
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -149,6 +151,11 @@ class FakeMachine:
             return block
 
     def give_back(self, uuid: str, serial: int) -> None:
+        """Safe in a finalizer, which may run while its own thread is at a table."""
+        _given_back.append((self, uuid, serial))
+        _take_back()
+
+    def drop(self, uuid: str, serial: int) -> None:
         with self._table(uuid) as table:
             table.drop([block for block in table.blocks if block.serial == serial])
 
@@ -161,14 +168,35 @@ class FakeMachine:
     def _table(self, uuid: str) -> Iterator[_BlockTable]:
         """The blocks of one GPU, for this process alone while the block runs; those of processes
         that ended are freed before."""
-        with (self.folder / f"{uuid}.blocks").open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            table = _BlockTable(json.load(file), self.memory_path(uuid))
-            table.drop([block for block in table.blocks if not block.owner.is_alive()])
-            yield table
-            file.seek(0)
-            file.write(table.to_json())
-            file.truncate()
+        _here.is_at_a_table = True
+        try:
+            with (self.folder / f"{uuid}.blocks").open("r+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                table = _BlockTable(json.load(file), self.memory_path(uuid))
+                table.drop([block for block in table.blocks if not block.owner.is_alive()])
+                yield table
+                file.seek(0)
+                file.write(table.to_json())
+                file.truncate()
+        finally:
+            _here.is_at_a_table = False
+        _take_back()
+
+
+class _Here(threading.local):
+    is_at_a_table = False
+
+
+_here = _Here()
+_given_back: deque[tuple[FakeMachine, str, int]] = deque()
+"""Blocks that are to be dropped from their tables, maybe by the next who leaves one."""
+
+
+def _take_back() -> None:
+    while _given_back and not _here.is_at_a_table:
+        with contextlib.suppress(IndexError):  # another thread was faster
+            machine, uuid, serial = _given_back.popleft()
+            machine.drop(uuid, serial)
 
 
 class _BlockTable:
