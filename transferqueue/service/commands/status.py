@@ -54,7 +54,10 @@ KEYS = {
 )
 @json_option
 def status(target: Target, device: str | None, as_json: bool) -> None:  # noqa: FBT001 - click's
-    """What a service holds and does, and how bytes come here from it."""
+    """What a service holds and does.
+
+    And by which way bytes come here from each of its shards.
+    """
     with target.connect(device=device) as client:
         report = {**client.status(), "ways": client.links()}
     if as_json:
