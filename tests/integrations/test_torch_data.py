@@ -133,10 +133,16 @@ def test_a_worker_that_is_killed_costs_no_sample_and_doubles_none(
     assert counts(client, name)["acked"] == 80
 
 
+OTHER_CHILDREN = ("transferqueue.service", "resource_tracker", "forkserver")
+
+
 def worker_pids() -> list[int]:
-    children = psutil.Process().children()
-    return [c.pid for c in children if "transferqueue.service" not in " ".join(c.cmdline())
-            and "resource_tracker" not in " ".join(c.cmdline())]  # fmt: skip
+    commands = {child.pid: " ".join(child.cmdline()) for child in psutil.Process().children()}
+    return [
+        pid
+        for pid, command in commands.items()
+        if not any(other in command for other in OTHER_CHILDREN)
+    ]
 
 
 def test_ranks_of_one_task_share_the_samples_out(client: tq.Client) -> None:
