@@ -79,7 +79,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--modes", nargs="+", choices=every, default=every)
     add("--token-s", type=float, default=0.06, help="seconds a column of tokens (default: 0.06)")
     add("--max-staleness", type=int, default=4, help="of fully_async (default: 4)")
-    add("--rollouts", type=int, default=3, help="processes that generate (default: 3)")
+    add("--rollouts", type=int, default=2, help="processes that generate (default: 2)")
     add("--host", choices=["processes", "ray"], default="processes")
     add("--out", type=Path, default=Path("runs") / "modes")
     given = parser.parse_args(arguments)
