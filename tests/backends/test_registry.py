@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from transferqueue.backends import registry
+from transferqueue import entry_points as plugins
 from transferqueue.backends.base import BackendConfig
 from transferqueue.backends.heap import HeapBackend
 from transferqueue.backends.registry import backend_names, load_backend, open_backend
@@ -26,8 +26,8 @@ def test_an_unknown_name_says_what_there_is() -> None:
 
 def test_a_plugin_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(value: str) -> None:
-        point = EntryPoint("mine", value, registry.GROUP)
-        monkeypatch.setattr(registry, "entry_points", lambda **_: [point])
+        point = EntryPoint("mine", value, "transferqueue.backends")
+        monkeypatch.setattr(plugins, "entry_points", lambda **_: [point])
 
     installed("transferqueue.backends.heap:HeapBackend")
     assert load_backend("mine") is HeapBackend

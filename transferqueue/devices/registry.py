@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-
 from transferqueue.devices.base import Device
+from transferqueue.entry_points import PluginGroup, imported
 from transferqueue.errors import DeviceMissing, near_names
 
-GROUP = "transferqueue.devices"
-
-_BUILT_IN = {
-    "cuda": "transferqueue.devices.cuda:open_cuda",
-    "fake": "transferqueue.devices.fake_gpu:open_fake",
-    "host": "transferqueue.devices.host:open_host",
-}
+_DEVICES = PluginGroup(
+    group="transferqueue.devices",
+    noun="device",
+    built_in={
+        "cuda": "transferqueue.devices.cuda:open_cuda",
+        "fake": "transferqueue.devices.fake_gpu:open_fake",
+        "host": "transferqueue.devices.host:open_host",
+    },
+)
 
 
 def find_device(name: str) -> Device:
@@ -24,14 +24,13 @@ def find_device(name: str) -> Device:
     or what the device says of itself in ``name``, which is good on the whole host.
     """
     kind, _, which = name.partition(":")
-    installed = _installed()
+    installed = _DEVICES.installed()
     if kind not in installed:
         near = near_names(kind, installed)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DeviceMissing(name, f"the kinds are {', '.join(sorted(installed))}{hint}")
-    module_name, _, attribute = installed[kind].partition(":")
     try:
-        opener = getattr(import_module(module_name), attribute)
+        opener = imported(installed[kind])
     except (ImportError, AttributeError) as error:
         raise DeviceMissing(name, f"{installed[kind]} cannot be used: {error}") from error
     found = opener(which)
@@ -42,9 +41,4 @@ def find_device(name: str) -> Device:
 
 def is_kind(name: str) -> bool:
     """Whether it begins as names of devices do that can be found here."""
-    return name.partition(":")[0] in _installed()
-
-
-def _installed() -> dict[str, str]:
-    found: tuple[EntryPoint, ...] = tuple(entry_points(group=GROUP))
-    return {**{point.name: point.value for point in found}, **_BUILT_IN}
+    return name.partition(":")[0] in _DEVICES.installed()
