@@ -227,7 +227,13 @@ def test_padding_rows_that_a_method_gives_back_are_nobody_s(
     client: tq.Client, by_handle: Groups
 ) -> None:
     _, reward = by_handle
-    for values, kept in (([2, 1, 3, 4, 6], [2, 4, 6]), ([2, 4, 6], [2, 4, 6]), ([4], [4])):
+    for values, kept in (
+        ([2, 1, 3, 4, 6], [2, 4, 6]),  # the padded rank gives all back,
+        ([2, 1, 3, 4, 5], [2, 4]),  # some of it, its padding row among it,
+        ([2, 1, 3, 5, 4], [2, 4]),  # or some of it without
+        ([2, 4, 6], [2, 4, 6]),
+        ([4], [4]),
+    ):
         handle = client.put({"responses": torch.tensor(values)[:, None]}, partition="train")
         best = reward.best_of_padded(handle)
         assert client.get(best)["responses"][:, 0].tolist() == kept
