@@ -87,13 +87,35 @@ def _held() -> dict[str, Counter[str]]:
     }
 
 
-def _left_over(before: dict[str, Counter[str]]) -> dict[str, list[str]]:
+CONNECTIONS = ("socket", "anon_inode:[eventfd]")
+"""What a socket of libzmq holds."""
+
+
+def _left_over(before: dict[str, Counter[str]], may_connect: bool) -> dict[str, list[str]]:
     now = _held()
+    if may_connect:
+        for kind in CONNECTIONS:
+            del now["file descriptor"][kind]
     return {
         kind: sorted((now[kind] - before[kind]).elements())
         for kind in now
         if now[kind] - before[kind]
     }
+
+
+shared_fixtures: set[int] = set()
+"""Fixtures of test modules that live longer than a test, such as a client. Its threads open a
+socket each when they first need one, which `no_leaks_of_module` sees closed."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
+    if fixturedef.scope != "function" and fixturedef.baseid not in ("", "tests"):
+        shared_fixtures.add(id(fixturedef))
+
+
+def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[object]) -> None:
+    shared_fixtures.discard(id(fixturedef))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -112,18 +134,34 @@ def _fork_server() -> None:
     ensure_server()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_leaks_of_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compare what the process holds before and after a module, with what its tests shared."""
+    of_module = [item for item in request.session.items if item.path == request.node.path]
+    if any(item.get_closest_marker("may_leak") for item in of_module):
+        yield
+        return
+    before = _held()
+    yield
+    _assert_nothing_left(before)
+
+
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest, no_leaks_of_module: None) -> Iterator[None]:
     """Compare what the process holds before and after the test."""
     if request.node.get_closest_marker("may_leak"):
         yield
         return
     before = _held()
     yield
+    _assert_nothing_left(before, may_connect=bool(shared_fixtures))
+
+
+def _assert_nothing_left(before: dict[str, Counter[str]], *, may_connect: bool = False) -> None:
     deadline_s = time.monotonic() + GRACE_S
-    left = _left_over(before)
+    left = _left_over(before, may_connect)
     while left and time.monotonic() < deadline_s:
         gc.collect()
         time.sleep(0.02)
-        left = _left_over(before)
+        left = _left_over(before, may_connect)
     assert not left, f"left behind: {left}"
