@@ -91,7 +91,7 @@ CONNECTIONS = ("socket", "anon_inode:[eventfd]")
 """What a socket of libzmq holds."""
 
 
-def _left_over(before: dict[str, Counter[str]], may_connect: bool) -> dict[str, list[str]]:
+def _left_over(before: dict[str, Counter[str]], *, may_connect: bool) -> dict[str, list[str]]:
     now = _held()
     if may_connect:
         for kind in CONNECTIONS:
@@ -159,9 +159,9 @@ def no_leaks(request: pytest.FixtureRequest, no_leaks_of_module: None) -> Iterat
 
 def _assert_nothing_left(before: dict[str, Counter[str]], *, may_connect: bool = False) -> None:
     deadline_s = time.monotonic() + GRACE_S
-    left = _left_over(before, may_connect)
+    left = _left_over(before, may_connect=may_connect)
     while left and time.monotonic() < deadline_s:
         gc.collect()
         time.sleep(0.02)
-        left = _left_over(before, may_connect)
+        left = _left_over(before, may_connect=may_connect)
     assert not left, f"left behind: {left}"

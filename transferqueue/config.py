@@ -141,8 +141,7 @@ class ServiceConfig:
     transports: Mapping[str, Mapping[str, Any]] | None = None
     """Of the ``transferqueue.transports`` entry points, by name with their options: ways beside the
     socket for the large bytes of clients that cannot map memory. Every shard opens its end of each;
-    a client takes the best that it has too. ``None``: ``sockets``, which moves bytes in the clear,
-    where nothing is encrypted anyway, and else none."""
+    a client takes the best that it has too. ``None``: ``sockets``, but ``in_process``."""
     spill_dir: str | None = None
     """Folder on a disk to which the coldest slabs go when memory fills up. Gets find them there."""
     spill_bytes: int | None = None
@@ -155,7 +154,7 @@ class ServiceConfig:
     """Interface to listen on for other hosts, e.g. ``"10.0.0.5"``; ``None``: this host only."""
     encrypt: bool = True
     """Whether TCP is encrypted. Without it a peer still needs the key, which it sends as it is: for
-    a network where nobody else can listen, and where 1 GB/s a core is too slow."""
+    a network where nobody else can listen."""
     read_keys: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
     """Keys beside the clients' that only read: name to the partitions that the holder may read, or
     ``None`` for all. They count over TCP; who is on this host as this user may do everything."""
@@ -293,7 +292,7 @@ class ServiceConfig:
 
     def _ways(self) -> dict[str, dict[str, Any]]:
         if self.transports is None:
-            return {} if self.encrypt or self.in_process else {"sockets": {}}
+            return {} if self.in_process else {"sockets": {}}
         return {name: dict(options) for name, options in self.transports.items()}
 
     def _check_replicas(self) -> None:

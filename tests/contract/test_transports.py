@@ -16,15 +16,12 @@ from transferqueue.testing.broken import ContractBroken
 from transferqueue.testing.leaks import no_leaks
 from transferqueue.testing.transport_contract import TRANSPORT_CHECKS, check_transport
 from transferqueue.testing.transport_probe import Subject
-from transferqueue.transports import sockets
+from transferqueue.transports import socket_shard
 from transferqueue.transports.base import EndConfig
-from transferqueue.transports.sockets import (
-    HEADER,
-    VANISHED_S,
-    SocketClientEnd,
-    SocketShardEnd,
-    SocketTransport,
-)
+from transferqueue.transports.socket_client import SocketClientEnd
+from transferqueue.transports.socket_request import HEADER, Ticket
+from transferqueue.transports.socket_shard import VANISHED_S, SocketShardEnd
+from transferqueue.transports.sockets import SocketTransport
 from transferqueue.transports.window import PART_BYTES, Window
 
 if TYPE_CHECKING:
@@ -34,14 +31,19 @@ if TYPE_CHECKING:
     from transferqueue.testing.transport_probe import Check
     from transferqueue.transports.base import ClientEnd, ShardEnd
 
-HOSTS = {"over TCP": "127.0.0.1", "within a host": None}
+ENDS = {
+    "over TCP": {"host": "127.0.0.1"},
+    "over TCP, encrypted": {"host": "127.0.0.1", "encrypt": True},
+    "within a host": {"host": None, "encrypt": True},
+}
 
 
 @pytest.mark.parametrize("check", TRANSPORT_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("host", HOSTS)
-def test_sockets_keep_the_contract(host: str, check: Check) -> None:
+@pytest.mark.parametrize("ends", ENDS)
+def test_sockets_keep_the_contract(ends: str, check: Check) -> None:
+    settings: dict[str, Any] = ENDS[ends]
     with no_leaks():
-        check(Subject(transport=SocketTransport, options={}, host=HOSTS[host]))
+        check(Subject(transport=SocketTransport, options={}, **settings))
 
 
 def test_parts_of_a_window_are_its_pieces_cut_to_size() -> None:
@@ -74,7 +76,7 @@ def read(end: SocketShardEnd, client: ClientEnd) -> bytes:
 def test_a_stranger_has_one_deadline_however_slowly_it_talks(
     shard_end: SocketShardEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "STRANGER_S", 0.2)
+    monkeypatch.setattr(socket_shard, "STRANGER_S", 0.2)
     at, num_sent = (shard_end.facts["host"], shard_end.facts["port"]), 0
     with socket.create_connection(at, 5.0) as stranger:
 
@@ -131,9 +133,13 @@ class LetsAnybodyWrite(SocketShardEnd):
 
 class SameTicket(SocketShardEnd):
     def open_window(self, pieces: Sequence[memoryview], *, writable: bool) -> bytes:
-        ticket, same = super().open_window(pieces, writable=writable), bytes(range(32))
-        self._windows[same] = self._windows.pop(ticket)
-        return same
+        same = Ticket(window_id=bytes(16), secret=bytes(32))
+        ticket = Ticket.from_bytes(super().open_window(pieces, writable=writable))
+        assert ticket is not None
+        opened = self._windows.pop(ticket.window_id)
+        opened.secret = same.secret
+        self._windows[same.window_id] = opened
+        return bytes(same)
 
 
 class ForgetsAByte(SocketClientEnd):

@@ -19,7 +19,8 @@ from transferqueue import errors
 from transferqueue.client.local_memory import LocalMemory
 from transferqueue.client.part_puts import StreamedPut
 from transferqueue.shard.server import ShardServer
-from transferqueue.transports.sockets import SocketShardEnd
+from transferqueue.transports.socket_request import ID_BYTES
+from transferqueue.transports.socket_shard import SocketShardEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,14 +30,10 @@ if TYPE_CHECKING:
 LARGE = torch.arange(1 << 19).reshape(64, -1)  # 4 MiB
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
+@pytest.fixture(scope="module", params=[False, True], ids=["clear", "sealed"])
+def service(request: pytest.FixtureRequest) -> Iterator[Service]:
     with tq.serve(
-        shards=2,
-        budget_bytes=64 << 20,
-        host="127.0.0.1",
-        encrypt=False,
-        transports={"sockets": {}},
+        shards=2, budget_bytes=64 << 20, host="127.0.0.1", encrypt=request.param
     ) as running:
         yield running
 
@@ -188,7 +185,7 @@ def test_what_was_written_and_is_gone_when_its_window_is_closed_goes_again_in_ch
     lost = []
 
     def close_window(self: Any, ticket: bytes) -> None:
-        opened = self._windows.get(ticket)
+        opened = self._windows.get(ticket[:ID_BYTES])
         original(self, ticket)
         if opened is not None and opened.window.writable:
             lost.append(ticket)
@@ -209,7 +206,6 @@ def test_what_was_written_and_is_gone_when_its_window_is_closed_goes_again_in_ch
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"host": "127.0.0.1"}, "in the clear"),
         ({"transports": {"sockets": {"prot": 1}}}, r"no options \['prot'\]"),
         ({"in_process": True}, "in_process"),
     ],
@@ -221,7 +217,7 @@ def test_what_cannot_be_is_refused_at_the_start(settings: dict[str, Any], messag
 
 def test_a_service_without_it_is_refused_by_a_client_that_requires_it() -> None:
     with (
-        tq.serve(budget_bytes=16 << 20) as service,
+        tq.serve(budget_bytes=16 << 20, transports={}) as service,
         pytest.raises(errors.ConfigError, match="was not started with it"),
     ):
         tq.connect(service.address, transport="sockets")

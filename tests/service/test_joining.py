@@ -143,16 +143,15 @@ def test_over_tcp_it_needs_the_services_own_key(tmp_path: Path) -> None:
             run_blocking(client._ops.upkeep.join())
 
 
-@pytest.mark.parametrize(("encrypted", "ways"), [(True, {}), (False, {"sockets": {}})])
-def test_it_has_the_transports_of_a_service_that_encrypts_or_does_not(
-    encrypted: bool,  # noqa: FBT001 - a parameter of the test
-    ways: dict[str, object],
+def test_it_encrypts_or_not_as_the_service_does_and_has_its_transport(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(joining, "JoinedShards", lambda address, keys, config: config)
-    keys = ServiceKeys.generate(encrypted=encrypted)
-    config = join("tcp://127.0.0.1:1", keys=keys, host="127.0.0.1")
-    assert config.storage_settings()["transports"] == ways
+    for encrypted in (True, False):
+        keys = ServiceKeys.generate(encrypted=encrypted)
+        config = join("tcp://127.0.0.1:1", keys=keys, host="127.0.0.1")
+        assert config.encrypt == encrypted
+        assert config.storage_settings()["transports"] == {"sockets": {}}
 
 
 def test_a_drained_shard_takes_no_new_samples_and_keeps_what_it_has(service: tq.Service) -> None:

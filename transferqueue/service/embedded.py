@@ -263,8 +263,8 @@ def serve(
     ``backends``: others beside ``backend``, with a budget of their own, for the partitions and
     fields that ``create_partition(backend=...)`` sends there: see `ServiceConfig`.
 
-    ``transports``: ways for large bytes beside the socket, such as one of yours; by default
-    ``{"sockets": {}}`` with ``encrypt=False``, and none else: see `ServiceConfig`.
+    ``transports``: ways for large bytes beside the socket of the requests, such as one of yours; by
+    default ``{"sockets": {}}``: see `ServiceConfig`.
 
     ``spill_dir``, a folder on a disk, and ``spill_bytes`` there for each shard: above
     ``spill_high`` of the budget the coldest data moves there, until ``spill_low`` is in use. Gets

@@ -234,13 +234,14 @@ def check_transport(
     options: Mapping[str, Any] | None = None,
     *,
     host: str | None = "127.0.0.1",
+    encrypt: bool = False,
 ) -> None:
     """Run every check, faults included. `ContractBroken` names the first that fails.
 
-    Ends are opened on ``host``, with a folder and without encryption. Two checks start a process
-    that imports the transport's module.
+    Ends are opened on ``host``, with a folder, as of a service that has to ``encrypt`` or not. Two
+    checks start a process that imports the transport's module.
     """
-    subject = Subject(transport=transport, options=options or {}, host=host)
+    subject = Subject(transport=transport, options=options or {}, host=host, encrypt=encrypt)
     for check in TRANSPORT_CHECKS:
         try:
             with no_leaks():

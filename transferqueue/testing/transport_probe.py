@@ -49,6 +49,7 @@ class Subject:
     transport: type[WindowTransport]
     options: Mapping[str, Any]
     host: str | None = "127.0.0.1"
+    encrypt: bool = False
 
     @contextlib.contextmanager
     def shard_end(self) -> Iterator[ShardEnd]:
@@ -58,7 +59,7 @@ class Subject:
                 slot=0,
                 host=self.host,
                 directory=folder,
-                encrypt=False,
+                encrypt=self.encrypt,
                 options=self.options,
             )
             with self.transport.open_shard_end(config) as end:
