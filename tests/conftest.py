@@ -87,7 +87,7 @@ def _held() -> dict[str, Counter[str]]:
     }
 
 
-CONNECTIONS = ("socket", "anon_inode:[eventfd]")
+CONNECTIONS = ("socket", "anon_inode:[eventfd]", "anon_inode:[eventpoll]")
 """What a socket of libzmq holds."""
 
 

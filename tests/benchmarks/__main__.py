@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 from tests.benchmarks import machine
@@ -47,6 +48,7 @@ def main(arguments: list[str]) -> int:
     workloads = [w for w in WORKLOADS if not chosen.only or w.name in chosen.only]
     facts = machine.facts()
     report = Report(machine=facts)
+    failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         stage = Stage(
             rounds=chosen.rounds or (QUICK_ROUNDS if chosen.quick else ROUNDS),
@@ -57,7 +59,12 @@ def main(arguments: list[str]) -> int:
         )
         for workload in workloads:
             say(f"{workload.name}: {workload.title}; load {machine.load_average()}")
-            report.rows.extend(workload.run(stage))
+            try:
+                report.rows.extend(workload.run(stage))
+            except Exception as error:  # noqa: BLE001 - the others are measured all the same
+                say(traceback.format_exc())
+                failed.append(workload.name)
+                report.notes.append(f"{workload.name} failed: {error}")
     facts["load_average_after"] = machine.load_average()
     if chosen.quick:
         report.notes.append("--quick: small batches, so no figure above means anything")
@@ -71,7 +78,7 @@ def main(arguments: list[str]) -> int:
         from tests.benchmarks.plot import save_plot
 
         save_plot(report, chosen.plot)
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,6 +74,20 @@ def test_a_lease_ends_with_the_next_request_to_its_shard(client: tq.Client) -> N
     client.put({"y": torch.ones(4)}, handle=handle)
     assert shard(client)["leases"] == 0
     assert num_releases(client) == before
+
+
+def test_a_put_that_waits_has_what_a_cycle_keeps_collected(client: tq.Client) -> None:
+    gc.collect()
+    handle = client.put({"x": torch.ones(40, 256 << 10)}, partition="p")
+    cycle: list[Any] = [client.get(handle)]
+    cycle.append(cycle)
+    client.clear(handle)
+    gc.disable()
+    try:
+        del cycle
+        client.put({"x": torch.ones(40, 256 << 10)}, partition="p", timeout_s=LATE_S)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.usefixtures("slow_thread")

@@ -28,6 +28,7 @@ class EndsAlong:
         self._taken: list[tuple[int, str, list[int]]] = []
         self.calls = [self._telling(number, call) for number, call in enumerate(calls)]
         self.outcomes: list[Outcome] = []
+        self._put_number: int | None = None
 
     def _telling(self, number: int, call: Call) -> Call:
         lease_ids = self._returns.take_along(call.endpoint) if call.op in ops.ENDING_LEASES else []
@@ -38,9 +39,13 @@ class EndsAlong:
         return call.with_more(ops.ENDED, ended)
 
     def __enter__(self) -> Self:
+        if any(call.op == ops.PUT for call in self.calls):
+            self._put_number = self._returns.put_begins()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._put_number is not None:
+            self._returns.put_ended(self._put_number)
         for number, endpoint, lease_ids in self._taken:
             # An error may come from before the shard looked: it hears of these leases once more.
             is_told = bool(self.outcomes) and isinstance(self.outcomes[number], Message)

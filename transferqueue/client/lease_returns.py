@@ -8,6 +8,9 @@ thread, so it only puts a value on a reentrant queue. From there
 * else a thread tells the shard, several leases at a time. Leases on much memory are never kept
   waiting: finding the pages that their reader has edited takes milliseconds, beside the caller.
 
+A lease that only a cycle of references keeps ends when Python next looks for cycles, which it does
+by the number of objects, whatever their size. While a put waits for space the thread looks.
+
 A shard counts as told when it has answered. Until then it is told again: that it may hear of the
 end of a lease twice, and by two ways, is why lease ids are never reused.
 """
@@ -15,6 +18,8 @@ end of a lease twice, and by two ways, is why lease ids are never reused.
 from __future__ import annotations
 
 import contextlib
+import gc
+import itertools
 import math
 import os
 import queue
@@ -51,6 +56,9 @@ that waits for the space hears of it twice as much later at most."""
 
 BUSY_S = 1.0
 """After so long without the end of a lease the thread sleeps until there is one."""
+
+COLLECT_AFTER_S = 0.5
+"""A put that waits for so long has the garbage of its process collected, once."""
 
 LARGE_BYTES = 16 << 20
 """Leases on more are given back at once, by the thread."""
@@ -151,6 +159,9 @@ class LeaseReturns:
         """Of these, those that the thread is to tell of when it looks next."""
         self._num_along = 0
         """Leases that are on their way with a request."""
+        self._puts: dict[int, float] = {}
+        """Puts without an answer, and since when; not those for which garbage was collected."""
+        self._put_numbers = itertools.count()
         self._forks = Forks()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -209,6 +220,15 @@ class LeaseReturns:
             if not is_told:
                 self._untold[endpoint] += lease_ids
 
+    def put_begins(self) -> int:
+        """A number for `put_ended`."""
+        number = next(self._put_numbers)
+        self._puts[number] = time.monotonic()
+        return number
+
+    def put_ended(self, number: int) -> None:
+        self._puts.pop(number, None)
+
     # -- on the thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -216,6 +236,7 @@ class LeaseReturns:
         try:
             while not self._is_done():
                 self._take(self._look(), at_once=True)
+                self._collect_for_puts()
                 self._tell(channels)
         finally:
             channels.close()
@@ -238,6 +259,14 @@ class LeaseReturns:
         if found or self._untold or self._late:
             self._busy_until_s = time.monotonic() + BUSY_S
         return found
+
+    def _collect_for_puts(self) -> None:
+        begun_before_s = time.monotonic() - COLLECT_AFTER_S
+        late = [number for number, begun_s in list(self._puts.items()) if begun_s < begun_before_s]
+        for number in late:
+            self.put_ended(number)
+        if late and self._forks.num_live:
+            gc.collect()
 
     def _take(self, ended: list[Held], *, at_once: bool = False) -> None:
         """Leases that have ended: forget their views, and have their shards told. ``at_once``:

@@ -108,25 +108,26 @@ class Get:
             except TooScattered:
                 self._may_lend = False
             except _TRIED_AGAIN as error:
-                await self._get_ready_again(error)
+                if not await self._is_ready_again(error):
+                    raise
 
-    async def _get_ready_again(self, error: TransferQueueError) -> None:
-        """For another attempt after a failure. Raises it where that is of no use."""
+    async def _is_ready_again(self, error: TransferQueueError) -> bool:
+        """Get ready for another attempt after a failure. ``False`` where that is of no use."""
         has_time = bool(self._deadline.left_s())
         if isinstance(error, ServiceUnreachable | NoSecondCopy):
             has_turned = has_time and self._turned_to(error)
             if not has_turned or isinstance(error, NoSecondCopy):  # who has its place by now?
                 await self._caller.check_there(self._rows)
-            if not has_turned:
-                raise error
-        elif not has_time or (isinstance(error, OwnerLost) and not self._comes_back(error)):
-            raise error
-        elif isinstance(error, TransportFailed):
+            return has_turned
+        if not has_time or (isinstance(error, OwnerLost) and not self._comes_back(error)):
+            return False
+        if isinstance(error, TransportFailed):
             if self._has_looked_for_window:
-                raise error
+                return False
             self._has_looked_for_window = True
         elif isinstance(error, ArenaReplaced | OwnerLost):
             await self._caller.look_again(timeout_s=self._deadline.left_s())
+        return True
 
     def _comes_back(self, error: OwnerLost) -> bool:
         """Whether what was in device memory is to be had once more, if its shard has ended: from

@@ -126,41 +126,45 @@ class Put:
                 answers = await self._store()
                 break
             except _TRIED_AGAIN as error:
-                places = await self._places_after(error, places)
+                others = await self._places_after(error, places)
+                if others is None:
+                    raise
+                places = others
         if self._batch.uids is not None:
             return self._batch.uids
         return np.concatenate([_new_uids(answer) for answer in answers])
 
-    async def _places_after(self, error: TransferQueueError, places: list[Part]) -> list[Part]:
-        """Where to try again after a failure of which nothing is stored. Raises it where that is
-        of no use: time is up, or nobody is there to take the rows."""
-        if isinstance(error, TransportFailed):
-            self._note_failed_window(error)
+    async def _places_after(
+        self, error: TransferQueueError, places: list[Part]
+    ) -> list[Part] | None:
+        """Where to try again after a failure of which nothing is stored. ``None`` where that is of
+        no use: time is up, or nobody is there to take the rows."""
+        if isinstance(error, TransportFailed) and not self._has_another_way(error):
+            return None
         if isinstance(error, ServiceUnreachable):
             self._caller.session.note_silence(str(error.args[0]))
             if self._batch.uids is not None:
                 await self._caller.check_there(places)
         if isinstance(error, ServiceUnreachable) or not self._deadline.left_s():
-            raise error
+            return None
         if isinstance(error, ArenaReplaced | OwnerLost):
             await self._caller.look_again(timeout_s=self._deadline.left_s())
         if isinstance(error, ShardDraining):
             if not self._caller.session.heard_of_draining(error.slot):
-                raise error
+                return None
             return self._place()
         return places
 
-    def _note_failed_window(self, error: TransportFailed) -> None:
-        """The next attempt goes another way. Where there must be no other, it is the only one, to
-        where the shard listens now; after that the failure is raised."""
+    def _has_another_way(self, error: TransportFailed) -> bool:
+        """For the next attempt. Where there must be no other there is one attempt more, to where
+        the shard listens now."""
         if self._caller.windows.required is not None:
-            if self._has_looked_for_window:
-                raise error
-            self._has_looked_for_window = True
-            return
+            is_first, self._has_looked_for_window = not self._has_looked_for_window, True
+            return is_first
         for part in self._parts:
             if part.by_window:
                 self._caller.windows.has_failed(part.rows.slot, error)
+        return True
 
     async def _store(self) -> list[Message]:
         if len(self._parts) == 1 and isinstance(self._parts[0], InlinePut):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -118,6 +119,7 @@ def raise_first(outcomes: Sequence[Outcome]) -> list[Message]:
     messages: list[Message] = []
     for outcome in outcomes:
         if isinstance(outcome, TransferQueueError):
-            raise outcome
+            # Not itself: it would refer to its frames, and they to it, with all that they hold.
+            raise copy(outcome)
         messages.append(outcome)
     return messages

@@ -116,27 +116,36 @@ class CellWriter:
     """Turns rows into cells, as pieces to be joined."""
 
     def __init__(self, policy: ObjectPolicy) -> None:
-        self._policy = policy
-        self._packer = ValuePacker(self._leaf)
-        self._arrays: list[Buffer] = []
-        self._num_arrays = 0
+        self._leaves = _LeavesWritten(policy)
+        self._packer = ValuePacker(self._leaves.encoded)
 
     def write(self, value: object) -> list[Buffer]:
         """The pieces of one cell. Raises `CannotCarry`."""
         if is_array_like(value):
             return _array_pieces(value)
-        self._arrays, self._num_arrays = [], 0
+        leaves = self._leaves
+        leaves.pieces, leaves.num_arrays = [], 0
         tree = self._packer.pack(value)
-        if not self._num_arrays:
+        if not leaves.num_arrays:
             return [tree]
-        head = _TREE_HEAD.pack(ESCAPE, TREE_CELL, 0, 0, self._num_arrays, len(tree))
-        return [head, tree, bytes(padding(len(tree))), *self._arrays]
+        head = _TREE_HEAD.pack(ESCAPE, TREE_CELL, 0, 0, leaves.num_arrays, len(tree))
+        return [head, tree, bytes(padding(len(tree))), *leaves.pieces]
 
-    def _leaf(self, value: object) -> msgpack.ExtType:
+
+class _LeavesWritten:
+    """The arrays of one cell. An object of its own: what the packer calls must not refer to whoever
+    has the packer, or both live until the next collection of cycles, and what they hold too."""
+
+    def __init__(self, policy: ObjectPolicy) -> None:
+        self._policy = policy
+        self.pieces: list[Buffer] = []
+        self.num_arrays = 0
+
+    def encoded(self, value: object) -> msgpack.ExtType:
         if is_array_like(value):
-            self._arrays += _array_pieces(value)
-            self._num_arrays += 1
-            return msgpack.ExtType(_ARRAY_CODE, _INDEX.pack(self._num_arrays - 1))
+            self.pieces += _array_pieces(value)
+            self.num_arrays += 1
+            return msgpack.ExtType(_ARRAY_CODE, _INDEX.pack(self.num_arrays - 1))
         return other_leaf(value, self._policy)
 
 
@@ -170,9 +179,8 @@ class CellReader:
 
     def __init__(self, payload: Bytes, policy: ObjectPolicy) -> None:
         self._payload = payload
-        self._policy = policy
-        self._reader = ValueReader(self._leaf)
-        self._arrays: list[object] = []
+        self._leaves = _LeavesRead(policy)
+        self._reader = ValueReader(self._leaves.decoded)
 
     def read_plain(self, num_values: int) -> list[object]:
         """The whole payload as that many plain cells, in one pass."""
@@ -200,31 +208,13 @@ class CellReader:
         at = tree_start + tree_bytes + padding(tree_bytes)
         if at > end:
             raise Malformed("a cell is cut short")
-        self._arrays = []
+        self._leaves.arrays = []
         for _ in range(num_arrays):
             array, at = self._read_array(at, end)
-            self._arrays.append(array)
+            self._leaves.arrays.append(array)
         if at != end:
             raise Malformed(f"{end - at} bytes after the arrays of a cell")
         return self._reader.read(self._payload[tree_start : tree_start + tree_bytes].data)
-
-    def _leaf(self, code: int, data: bytes) -> object:
-        if code == _ARRAY_CODE and len(data) == _INDEX.size:
-            (index,) = _INDEX.unpack(data)
-            if index < len(self._arrays):
-                return self._arrays[index]
-        if code == _PICKLE_CODE:
-            return self._unpickle(data)
-        raise Malformed(f"unexpected extension {code} of {len(data)} bytes")
-
-    def _unpickle(self, data: bytes) -> object:
-        if self._policy is not ObjectPolicy.PICKLE:
-            raise CannotCarry(
-                "pickled object", "it was put with objects='pickle'; read it with that too"
-            )
-        from transferqueue.wire import pickled
-
-        return pickled.load(data)
 
     def _read_array(self, start: int, end: int) -> tuple[object, int]:
         """The array of a cell that begins at ``start``, and where the cell ends."""
@@ -242,6 +232,32 @@ class CellReader:
             raise Malformed(f"an array of shape {shape} does not fit its cell")
         data = self._payload[data_start : data_start + num_bytes]
         return array_from_bytes(flavour, dtype, shape, data), stop
+
+
+class _LeavesRead:
+    """As `_LeavesWritten`."""
+
+    def __init__(self, policy: ObjectPolicy) -> None:
+        self._policy = policy
+        self.arrays: list[object] = []
+
+    def decoded(self, code: int, data: bytes) -> object:
+        if code == _ARRAY_CODE and len(data) == _INDEX.size:
+            (index,) = _INDEX.unpack(data)
+            if index < len(self.arrays):
+                return self.arrays[index]
+        if code == _PICKLE_CODE:
+            return self._unpickle(data)
+        raise Malformed(f"unexpected extension {code} of {len(data)} bytes")
+
+    def _unpickle(self, data: bytes) -> object:
+        if self._policy is not ObjectPolicy.PICKLE:
+            raise CannotCarry(
+                "pickled object", "it was put with objects='pickle'; read it with that too"
+            )
+        from transferqueue.wire import pickled
+
+        return pickled.load(data)
 
 
 def dtype_text(dtype: bytes) -> str:

@@ -76,9 +76,8 @@ class ValuePacker:
     """Packs values. ``leaf`` gives the extension for any other type, or raises `CannotCarry`."""
 
     def __init__(self, leaf: EncodeLeaf = no_leaves) -> None:
-        self._leaf = leaf
-        self._depth = 0
-        self._packer = self._new_packer()
+        self._extensions = _Extensions(leaf)
+        self._packer = self._extensions.new_packer()
 
     def pack(self, value: object) -> bytes:
         """The bytes of one value. Raises `CannotCarry`, or what ``leaf`` raises."""
@@ -86,19 +85,29 @@ class ValuePacker:
 
     def pack_many(self, values: Sequence[object]) -> list[bytes]:
         """The bytes of each value; no Python call a value when all are plain."""
-        self._depth = 0
+        self._extensions.depth = 0
         try:
             packed = list(map(self._packer.pack, values))
         except (ValueError, OverflowError, RecursionError) as error:
-            self._packer = self._new_packer()  # one that failed still holds half a value
+            # One that failed still holds half a value.
+            self._packer = self._extensions.new_packer()
             raise CannotCarry("value", f"{error}: is it nested too deep?") from error
         except BaseException:
-            self._packer = self._new_packer()
+            self._packer = self._extensions.new_packer()
             raise
         _refuse_hidden(list(compress(values, map(_MAY_HIDE.search, packed))))
         return packed
 
-    def _new_packer(self) -> Any:
+
+class _Extensions:
+    """What msgpack has no type of its own for. Its packer refers to it, and it to no packer: a
+    cycle would keep what both hold until somebody looks for cycles."""
+
+    def __init__(self, leaf: EncodeLeaf) -> None:
+        self._leaf = leaf
+        self.depth = 0
+
+    def new_packer(self) -> Any:
         return msgpack.Packer(
             strict_types=True,
             default=self._extension,
@@ -122,11 +131,11 @@ class ValuePacker:
         return self._leaf(value)
 
     def _pack_nested(self, items: Sequence[object]) -> bytes:
-        if self._depth >= MAX_DEPTH:
+        if self.depth >= MAX_DEPTH:
             raise CannotCarry("value", f"tuples and sets nest deeper than {MAX_DEPTH} in it")
-        self._depth += 1
-        packed: bytes = self._new_packer().pack(items)
-        self._depth -= 1
+        self.depth += 1
+        packed: bytes = self.new_packer().pack(items)
+        self.depth -= 1
         return packed
 
 
