@@ -45,12 +45,14 @@ def test_nothing_stays_in_the_service(service: tq.Service) -> None:
 
 
 def test_a_transport_that_does_not_reach_is_a_result_with_its_reason(service: tq.Service) -> None:
-    results = measure(
-        service.address, transports=["tcp", "ipc"], sizes=[12 * KIB], seconds_each=0.05
-    )
-    assert results[0].failure is not None
-    assert results[0].p50_s is None
-    assert all(result.failure is None for result in results[1:])
+    ways = ["tcp", "sokets", "ipc", "sockets"]
+    results = measure(service.address, transports=ways, sizes=[12 * KIB], seconds_each=0.05)
+    failures = {result.transport: result.failure for result in results}
+    assert list(failures) == ways
+    assert failures["tcp"] is not None
+    assert "sockets" in str(failures["sokets"])
+    assert all(result.p50_s is None for result in results[:2])
+    assert all(result.failure is None for result in results[2:])
 
 
 def test_a_batch_that_finds_no_space_is_a_result_with_its_reason(service: tq.Service) -> None:

@@ -149,10 +149,13 @@ def _config(
     device: str | None,
     required: str | None,
 ) -> ClientConfig:
-    is_window = transport not in list(Transport) and transport in transport_names()
+    is_window = transport not in list(Transport)
+    if is_window and transport not in transport_names():
+        known = [*(choice.value for choice in Transport), *transport_names()]
+        raise ConfigError(f"transport must be one of {known}, got {transport!r}")
     return ClientConfig(
         timeout_s=timeout_s,
-        transport=Transport.AUTO if is_window else _choice(Transport, "transport", transport),
+        transport=Transport.AUTO if is_window else Transport(transport),
         window=transport if is_window else None,
         progress=is_notebook() if progress is None else progress,
         tracing=tracing,

@@ -27,7 +27,7 @@ KEYS = {
     "--transport",
     "transports",
     multiple=True,
-    type=click.Choice(["auto", "shm", "ipc", "tcp"]),
+    metavar="auto|shm|ipc|tcp|NAME",
     default=["auto"],
     show_default=True,
     help="How to reach the shards; may be given several times.",
