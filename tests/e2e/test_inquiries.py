@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import transferqueue as tq
 from tests.waiting import wait_until
 from transferqueue import errors
+from transferqueue.service.cli import main as cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +152,7 @@ def test_links_say_why_a_way_is_not_better(service: tq.Service, client: tq.Clien
         tq.connect(heap.address) as other,
     ):
         (link,) = other.links()
-        assert (link["way"], link["same_host"]) == ("ipc", True)
+        assert (link["way"], link["same_host"]) == ("sockets", True)
         assert "no memory that can be mapped" in link["why_not_better"]
 
 
@@ -170,3 +173,30 @@ def test_a_put_over_its_quota_is_told_with_the_line_that_makes_it(client: tq.Cli
     assert "(shard " in wait["who"]
     assert "4 + 2 rows over the limit 4" in wait["why"]
     putting.join()
+
+
+def test_a_shard_that_hangs_is_named_and_the_rest_is_told(
+    service: tq.Service, client: tq.Client
+) -> None:
+    handle = tq.BatchHandle.concat(
+        [client.put({"x": torch.zeros(1, 4)}, partition="hangs") for _ in range(2)]
+    )
+    assert sorted(uid >> 48 for uid in handle.uids.tolist()) == [0, 1]
+    pid = service.pids["shard-1"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert client.waits()["silent"] == [1]
+        assert client.held()["hangs"]["rows"] == 2
+        found = client.describe("hangs")
+        told = {row["shard"]: row["fields"]["x"] for row in found["rows"]}
+        assert found["silent"] == [1]
+        assert told[0]["stored"] is True
+        assert told[1] == {"ready": True, "stored": None}
+        answered = CliRunner().invoke(cli, ["describe", "hangs", "--address", service.address])
+        assert "no answer from shard 1: what it stores is not known" in answered.output
+        answered = CliRunner().invoke(cli, ["waits", "--address", service.address])
+        assert "nobody waits" in answered.output
+        assert "no answer from shard 1" in answered.output
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: client.waits()["silent"] == [])

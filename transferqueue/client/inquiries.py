@@ -13,22 +13,22 @@ from transferqueue.client.placement import split_by_home
 from transferqueue.coordinator.cell_report import ROW_STATES, TASK_STATES
 from transferqueue.errors import InvalidInput, ServiceUnreachable
 from transferqueue.fields import FieldSpec
-from transferqueue.net.calls import Call
+from transferqueue.net.calls import Call, raise_first
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
-from transferqueue.wire.format import Message
 from transferqueue.wire.tags import read_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from transferqueue.client.caller import Caller
     from transferqueue.client.device_sides import DeviceSides
     from transferqueue.config import ClientConfig
+    from transferqueue.wire.format import Buffer, Message
 
-STORED_S = 2.0
-"""How long a shard has to say in which backends its bytes are. The report of who holds the memory
-comes from the coordinator, and does not wait for a shard that is away."""
+LOOK_S = 2.0
+"""How long a shard has to say its part of a report. Somebody looks because something hangs, maybe
+that shard: what is known without it is shown, and that it is silent."""
 
 
 class Inquiries:
@@ -52,11 +52,11 @@ class Inquiries:
         timeout_s = self._config.timeout_s if timeout_s is None else timeout_s
         body = {"partition": partition, "limit": limit}
         coordinator = await self._caller.coordinator(ops.WAITS, body, timeout_s=timeout_s)
-        slots = sorted(self._session.slots)
-        calls = [Call(endpoint=self._endpoint(slot), op=ops.WAITS, body=body) for slot in slots]
-        shards = [answer.body for answer in await self._caller.shards(calls, timeout_s=timeout_s)]
-        answers = [coordinator.body, *shards]
-        _name_putters(answers[0]["waits"], dict(zip(slots, shards, strict=True)))
+        shards, silent = await self._look(
+            {slot: self._call(slot, ops.WAITS, body) for slot in self._session.slots}, timeout_s
+        )
+        answers = [coordinator.body, *(answer.body for answer in shards.values())]
+        _name_putters(answers[0]["waits"], {slot: one.body for slot, one in shards.items()})
         every = [wait for answer in answers for wait in answer["waits"]]
         longest_first = sorted(every, key=lambda wait: -float(wait["since_s"]))
         num_waits = sum(int(answer["num_waits"]) for answer in answers)
@@ -64,13 +64,35 @@ class Inquiries:
             "waits": longest_first[:limit],
             "left_out": num_waits - len(longest_first[:limit]),
             "shards": [
-                {"slot": slot, "readers": shard["readers"], "num_readers": shard["num_readers"]}
-                for slot, shard in zip(slots, shards, strict=True)
+                {"slot": slot, **{key: one.body[key] for key in ("readers", "num_readers")}}
+                for slot, one in shards.items()
             ],
+            "silent": silent,
         }
 
-    def _endpoint(self, slot: int) -> str:
-        return self._session.shard(slot).endpoint
+    async def _look(
+        self, calls: Mapping[int, Call], timeout_s: float
+    ) -> tuple[dict[int, Message], list[int]]:
+        """Answers by slot, and the slots that have given none, both sorted. Other failures are
+        raised."""
+        slots, limit_s = sorted(calls), min(timeout_s, LOOK_S)
+        outcomes = await self._caller.outcomes(
+            [calls[slot] for slot in slots], timeout_s=limit_s, parks=False
+        )
+        silent = [
+            slot
+            for slot, outcome in zip(slots, outcomes, strict=True)
+            if isinstance(outcome, ServiceUnreachable)
+        ]
+        heard = [slot for slot in slots if slot not in silent]
+        answers = raise_first([one for one in outcomes if not isinstance(one, ServiceUnreachable)])
+        return dict(zip(heard, answers, strict=True)), silent
+
+    def _call(
+        self, slot: int, op: str, body: Mapping[str, Any], frames: Sequence[Buffer] = ()
+    ) -> Call:
+        endpoint = self._session.shard(slot).endpoint
+        return Call(endpoint=endpoint, op=op, body=dict(body), frames=frames)
 
     # -- held -----------------------------------------------------------------------------------
 
@@ -80,15 +102,11 @@ class Inquiries:
         timeout_s = self._config.timeout_s if timeout_s is None else timeout_s
         body = {"partition": partition}
         answer = await self._caller.coordinator(ops.HELD, body, timeout_s=timeout_s)
-        slots = sorted(self._session.slots)
-        calls = [Call(endpoint=self._endpoint(slot), op=ops.STORED, body=body) for slot in slots]
+        calls = {slot: self._call(slot, ops.STORED, body) for slot in self._session.slots}
         held: dict[str, Any] = answer.body["held"]
-        limit_s = min(timeout_s, STORED_S)
-        for shard in await self._caller.outcomes(calls, timeout_s=limit_s, parks=False):
-            if isinstance(shard, Message):
-                _add_stored(held, shard.body["stored"])
-            elif not isinstance(shard, ServiceUnreachable):
-                raise shard
+        shards, _ = await self._look(calls, timeout_s)
+        for shard in shards.values():
+            _add_stored(held, shard.body["stored"])
         return held
 
     # -- picture --------------------------------------------------------------------------------
@@ -131,36 +149,49 @@ class Inquiries:
         )
         found = ArrayReader(answer.frames).int64s(answer.body["uids"])
         rows = _rows(answer, found, self._session.homes.of(found))
-        await self._add_cells(str(answer.body["partition"]), found, rows, timeout_s)
+        silent = await self._add_cells(str(answer.body["partition"]), found, rows, timeout_s)
         return {
             "partition": str(answer.body["partition"]),
             "num_rows": int(answer.body["num_rows"]),
             "left_out": int(answer.body["num_rows"]) - len(rows),
             "absent": ArrayReader(answer.frames).int64s(answer.body["absent"]).tolist(),
             "rows": rows,
+            "silent": silent,
         }
 
     async def _add_cells(
         self, partition: str, uids: np.ndarray, rows: list[dict[str, Any]], timeout_s: float
-    ) -> None:
-        """Complete the rows with what the shards know of their cells."""
+    ) -> list[int]:
+        """Complete the rows with what the shards know of their cells. Slots of those that did not
+        say."""
         parts = [
             part
             for part in split_by_home(uids, self._session.homes)
             if part.slot in self._session.slots
         ]
-        calls = []
+        calls = {}
         for part in parts:
             arrays = ArrayWriter()
             body = {"partition": partition, "uids": arrays.add(uids[part.rows])}
-            endpoint = self._endpoint(part.slot)
-            calls.append(Call(endpoint=endpoint, op=ops.DESCRIBE, body=body, frames=arrays.frames))
-        answers = await self._caller.shards(calls, timeout_s=timeout_s) if calls else []
-        for part, answer in zip(parts, answers, strict=True):
+            calls[part.slot] = self._call(part.slot, ops.DESCRIBE, body, arrays.frames)
+        answers, silent = await self._look(calls, timeout_s) if calls else ({}, [])
+        for part in parts:
             places = np.arange(len(uids))[part.rows]
+            answer = answers.get(part.slot)
+            if answer is None:
+                _note_unknown(rows, places)
+                continue
             for field, cells in answer.body["fields"].items():
                 backends = [str(name) for name in answer.body["backends"]]
                 _add_field(rows, places, str(field), cells, backends, ArrayReader(answer.frames))
+        return silent
+
+
+def _note_unknown(rows: list[dict[str, Any]], places: np.ndarray) -> None:
+    """Nobody has said whether these cells are stored."""
+    for place in places.tolist():
+        for cell in rows[place]["fields"].values():
+            cell["stored"] = None
 
 
 def _name_putters(waits: list[dict[str, Any]], shards: dict[int, Any]) -> None:

@@ -40,7 +40,8 @@ class Looking:
         ``waits``: the longest first, at most ``limit`` (``left_out``: how many more), each with
         ``kind``, ``partition``, ``task``, ``who`` (host:pid), ``fields``, ``wanted``, ``ready``,
         ``ready_by_field``, ``since_s``, ``left_s`` and ``why``. ``shards``: by slot the processes
-        that keep memory from being given out again (``readers``).
+        that keep memory from being given out again (``readers``). ``silent``: shards that have not
+        said within 2 s who waits there.
         """
         return run_blocking(
             self._ops.inquiries.waits(partition=partition, limit=limit, timeout_s=timeout_s)
@@ -59,7 +60,8 @@ class Looking:
         ``rows``: per sample its ``uid``, ``shard``, ``state``, ``age_s``, ``site``, ``tags``, its
         ``fields`` (``ready`` to the coordinator, ``stored`` on the shard, ``bytes``, ``dtype``,
         ``shape``) and ``tasks`` (``state``, ``deliveries``, and the claim that holds it).
-        ``left_out``: how many there are beyond ``limit``; ``absent``: uids that are not there.
+        ``left_out``: how many there are beyond ``limit``; ``absent``: uids that are not there;
+        ``silent``: shards that have not said within 2 s what they store (``stored`` is ``None``).
         """
         return run_blocking(
             self._ops.inquiries.describe(partition, uids=uids, limit=limit, timeout_s=timeout_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import subprocess
 import sys
@@ -74,11 +75,23 @@ class ChildProcess:
         status = self._process.poll()
         return status is not None and status < 0
 
-    def wait_ready(self, deadline_s: float, *, give_up: int | None = None) -> dict[str, Any]:
-        """What the child said when it began to listen. Its own error, or ServiceFailed, also when
-        the descriptor ``give_up`` becomes readable before."""
+    @property
+    def spoken_descriptor(self) -> int:
+        """Readable when it has said something that `wait_ready` has not read, or has ended."""
         assert self._process.stdout is not None
-        line = _read_line(self._process.stdout, deadline_s, give_up)
+        return self._process.stdout.fileno()
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether `wait_ready` need not wait."""
+        poll = select.poll()
+        poll.register(self.spoken_descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def wait_ready(self, deadline_s: float) -> dict[str, Any]:
+        """What the child said when it began to listen. Its own error, or ServiceFailed."""
+        assert self._process.stdout is not None
+        line = _read_line(self._process.stdout, deadline_s)
         if not line:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.5)  # it closes its output a moment before it has ended
@@ -148,16 +161,13 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _read_line(pipe: IO[bytes], deadline_s: float, give_up: int | None) -> bytes:
+def _read_line(pipe: IO[bytes], deadline_s: float) -> bytes:
     """One line, or what there was of it when the pipe closed or time ran out."""
     line = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
-        if give_up is not None:
-            selector.register(give_up, selectors.EVENT_READ)
         while not line.endswith(b"\n"):
-            ready = selector.select(max(0.0, deadline_s - time.monotonic()))
-            if not ready or any(key.fd == give_up for key, _ in ready):
+            if not selector.select(max(0.0, deadline_s - time.monotonic())):
                 return b""
             chunk = os.read(pipe.fileno(), 1 << 16)
             if not chunk:

@@ -33,6 +33,9 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 0.5
 
 LONG_LIFE_S = 5.0
 
+SAY_S = 0.5
+"""For a line that has begun to come."""
+
 
 @dataclass(slots=True)
 class _Ward:
@@ -47,6 +50,8 @@ class _Ward:
     pause_s: float = 0.0
     again_s: float | None = None
     """When to start it again, if it is not running."""
+    ready_by_s: float | None = None
+    """When it is to be ready at the latest, if it is being started again."""
     pidfd: int = field(default=-1)
 
 
@@ -121,9 +126,11 @@ class Supervisor:
                 self._look_after(selector)
             for ward in self._wards.values():
                 self._forget_end(ward, selector)
+                self._forget_start(ward, selector)
 
     def _pause_s(self) -> float | None:
-        due = [ward.again_s for ward in self._wards.values() if ward.again_s is not None]
+        wards = self._wards.values()
+        due = [at for ward in wards for at in (ward.again_s, ward.ready_by_s) if at is not None]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _look_after(self, selector: selectors.BaseSelector) -> None:
@@ -131,11 +138,12 @@ class Supervisor:
         for ward in self._wards.values():
             if ward.pidfd >= 0 and not ward.process.is_alive:
                 self._has_ended(ward, selector, now_s)
-        due = [w for w in self._wards.values() if w.again_s is not None and w.again_s <= now_s]
-        for ward in due:  # all at once: one may wait for another
-            self._start_again(ward)
-        for ward in due:
-            self._wait_again(ward, selector)
+            if ward.ready_by_s is not None and (
+                ward.process.has_spoken or ward.ready_by_s <= now_s
+            ):
+                self._look_at_start(ward, selector)
+            if ward.again_s is not None and ward.again_s <= now_s:
+                self._start_again(ward, selector)
 
     def _has_ended(self, ward: _Ward, selector: selectors.BaseSelector, now_s: float) -> None:
         _log.warning("%s (process %d) has ended; starting it again", ward.name, ward.process.pid)
@@ -149,23 +157,31 @@ class Supervisor:
         ward.again_s = now_s + ward.pause_s
         ward.pause_s = min(LAST_PAUSE_S, max(FIRST_PAUSE_S, 2 * ward.pause_s))
 
-    def _start_again(self, ward: _Ward) -> None:
+    def _start_again(self, ward: _Ward, selector: selectors.BaseSelector) -> None:
+        """Without waiting for it: it may wait for another, which is to be started again as well."""
         ward.again_s = None
         ward.settings["epoch"] = ward.num_starts
         ward.num_starts += 1
         ward.started_s = time.monotonic()
         ward.process = self._spawn(ward.name, ward.settings)
+        ward.ready_by_s = ward.started_s + self._restart_timeout_s
+        selector.register(ward.process.spoken_descriptor, selectors.EVENT_READ)
 
-    def _wait_again(self, ward: _Ward, selector: selectors.BaseSelector) -> None:
-        deadline_s = time.monotonic() + self._restart_timeout_s
+    def _look_at_start(self, ward: _Ward, selector: selectors.BaseSelector) -> None:
+        """It has said how its start went, or has had its time."""
+        self._forget_start(ward, selector)
         try:
-            ward.process.wait_ready(deadline_s, give_up=self._wake_read)
+            ward.process.wait_ready(time.monotonic() + SAY_S)
         except TransferQueueError as error:
-            if not self._closing:
-                self._could_not_start(ward, error)
+            self._could_not_start(ward, error)
             return
         ward.num_failed = 0
         self._watch_end(ward, selector)
+
+    def _forget_start(self, ward: _Ward, selector: selectors.BaseSelector) -> None:
+        if ward.ready_by_s is not None:
+            ward.ready_by_s = None
+            selector.unregister(ward.process.spoken_descriptor)
 
     def _could_not_start(self, ward: _Ward, error: TransferQueueError) -> None:
         was_killed = ward.process.was_killed  # not by the next line, which ends one that hangs

@@ -13,6 +13,7 @@ from transferqueue.service.commands.output import (
     json_option,
     left_out,
     print_json,
+    silent,
     span,
     table,
     who,
@@ -29,6 +30,7 @@ KEYS = {
     "num_rows": "samples of the partition, or those asked for by uid",
     "left_out": "how many of them are not shown",
     "absent": "uids that are not there",
+    "silent": "shards that have not said what they store: stored is null there",
     "rows": "a list: uid, shard, state, age_s, site (who put it), tags, fields (ready, stored, "
     "bytes, dtype, shape, ragged_dim, kind), tasks (state, deliveries; claim_id, who, left_s "
     "while a claim holds it)",
@@ -103,13 +105,18 @@ def show(found: Mapping[str, Any]) -> None:
         screen.print()
     if found["absent"]:
         screen.print(f"not there: {', '.join(map(str, found['absent']))}")
+    if found["silent"]:
+        screen.print(silent(found["silent"], "what it stores is not known"))
     if found["left_out"]:
         screen.print(left_out(found["left_out"], "samples"))
 
 
+_WORDS = {True: "yes", False: "no", None: "?"}
+
+
 def _cell(named: tuple[str, Mapping[str, Any]]) -> tuple[object, ...]:
     name, cell = named
-    ready, stored = ("yes" if cell[key] else "no" for key in ("ready", "stored"))
+    ready, stored = (_WORDS[cell[key]] for key in ("ready", "stored"))
     if not cell["stored"]:
         return (f"  {name}", ready, stored, "", "", "")
     shape = "×".join("*" if length == -1 else str(length) for length in cell["shape"]) or "scalar"

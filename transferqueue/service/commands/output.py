@@ -88,6 +88,12 @@ def who(client: str) -> str:
     return client.partition("/")[0] if ":" in client.partition("/")[0] else client
 
 
+def silent(slots: Sequence[int], what: str) -> str:
+    """A line on shards that have not answered; ``what`` is therefore not known."""
+    shards = ", ".join(map(str, slots))
+    return f"[yellow]no answer from shard {shards}: {what}[/yellow]"
+
+
 def left_out(num: int, what: str) -> str:
     """What to say of those that a limit left out; "" for none."""
     return f"and {num:,} more {what} (--limit)" if num else ""

@@ -13,6 +13,7 @@ from transferqueue.service.commands.output import (
     left_out,
     mib,
     print_json,
+    silent,
     span,
     table,
     who,
@@ -29,6 +30,7 @@ KEYS = {
     "left_out": "how many more wait",
     "shards": "a list: slot, readers (processes that keep memory from being given out again: pid, "
     "num_leases, extent_bytes, oldest_s), num_readers",
+    "silent": "shards that have not said who waits there",
 }
 
 
@@ -63,6 +65,8 @@ def show(found: Mapping[str, Any]) -> None:
         screen.print(waits_table(found["waits"]))
     if found["left_out"]:
         screen.print(left_out(found["left_out"], "waits"))
+    if found["silent"]:
+        screen.print(silent(found["silent"], "who waits there for space is not known"))
     readers = [(shard["slot"], reader) for shard in found["shards"] for reader in shard["readers"]]
     has_puts = any(wait["kind"] == "put" for wait in found["waits"])
     if readers and has_puts:
