@@ -36,6 +36,10 @@ class Copies(Protocol):
     one_copy: frozenset[str]
     """Partitions whose rows have no second copy."""
 
+    def declare(self, one_copy: frozenset[str]) -> None:
+        """From now on it is these."""
+        ...
+
     @property
     def guard(self) -> int:
         """The slot whose shard has the second copy; -1: there is none."""
@@ -108,6 +112,9 @@ class OneCopy:
     num_waiting = guard_free_bytes = guard_bytes = 0
     limit_bytes = None
     one_copy: frozenset[str] = frozenset()
+
+    def declare(self, one_copy: frozenset[str]) -> None:
+        self.one_copy = one_copy
 
     def left_bytes(self) -> int | None:
         return None
@@ -193,6 +200,14 @@ class TwoCopies:
     @property
     def num_waiting(self) -> int:
         return self.log.num_waiting
+
+    def declare(self, one_copy: frozenset[str]) -> None:
+        """What the guard has of a partition that is new among them was put beside the declaration:
+        it starts over, so that later fields are not missing from rows that it has."""
+        new, self.one_copy = one_copy - self.one_copy, one_copy
+        has_rows = any(len(table) for name, table in self._store.partitions.items() if name in new)
+        if has_rows or any(put.plan.partition in new for put in self._store.reservations()):
+            self._lost_sight()
 
     def left_bytes(self) -> int | None:
         return self.limit_bytes - self._own_bytes()

@@ -390,7 +390,7 @@ class ShardServer(Served):
             self._journal.told(terms)
         self._puts.admission.limit(terms.limited)
         self._store.choice.declare(terms.backends)
-        self._copies.one_copy = terms.one_copy
+        self._copies.declare(terms.one_copy)
 
     # -- what ends without an answer ------------------------------------------------------------
 
