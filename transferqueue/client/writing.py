@@ -24,6 +24,7 @@ from transferqueue.errors import (
     HandleRefused,
     OwnerLost,
     PutCut,
+    RowsLost,
     ServiceUnreachable,
     ShardDraining,
     TransferExpired,
@@ -52,9 +53,11 @@ _TRIED_AGAIN = (
     ServiceUnreachable,
     HandleRefused,
     OwnerLost,
+    RowsLost,
 )
 """Failures after which nothing of the put is stored, and another attempt may do: device memory that
-cannot be opened is not tried again, and an owner that has ended is started anew."""
+cannot be opened is not tried again, an owner that has ended is started anew, and new rows go to
+another shard than one that is lost for good."""
 
 FAREWELL_S = 1.0
 """How long a put that failed waits for shards to say that they gave its space back."""
@@ -145,8 +148,13 @@ class Put:
             self._caller.session.note_silence(str(error.args[0]))
             if self._batch.uids is not None:
                 await self._caller.check_there(places)
+        if isinstance(error, RowsLost) and self._batch.uids is not None:
+            self._caller.check_known(places)
+            return None
         if isinstance(error, ServiceUnreachable) or not self._deadline.left_s():
             return None
+        if isinstance(error, RowsLost):
+            return self._place()
         if isinstance(error, ArenaReplaced | OwnerLost):
             await self._caller.look_again(timeout_s=self._deadline.left_s())
         if isinstance(error, ShardDraining):
@@ -265,6 +273,7 @@ class Put:
                 sorted(slots),
                 str(failure),
             ) from failure
+        stored = [one for one in stored if self._caller.session.knows(one[0].rows.slot)]
         calls = [self._clear_call(part, _new_uids(answer)) for part, answer in stored]
         left_s = max(FAREWELL_S, self._deadline.left_s())
         cleared = await self._caller.outcomes(calls, timeout_s=left_s)
@@ -290,7 +299,8 @@ class Put:
         return Call(endpoint=endpoint, op=ops.CLEAR, body=body, frames=arrays.frames)
 
     def _calls(self, op: str, outcomes: Sequence[Outcome]) -> list[Call]:
-        """``commit`` or ``abort`` for every part that was reserved.
+        """``commit`` or ``abort`` for every part that was reserved, but for an ``abort`` on a shard
+        that is gone.
 
         A shard that an abort does not reach gives the space back at the deadline of the put, or
         when this process ends.
@@ -300,7 +310,8 @@ class Put:
     def _calls_of_parts(self, op: str, outcomes: Sequence[Outcome]) -> list[tuple[PartPut, Call]]:
         calls = []
         for part, outcome in zip(self._parts, outcomes, strict=True):
-            if not isinstance(outcome, TransferQueueError):
+            is_gone = op == ops.ABORT and not self._caller.session.knows(part.rows.slot)
+            if not isinstance(outcome, TransferQueueError) and not is_gone:
                 endpoint = self._caller.session.shard(part.rows.slot).endpoint
                 body = {"put_id": outcome.body["put_id"]}
                 body |= {"by_window": True} if part.by_window else {}

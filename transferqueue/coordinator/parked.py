@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from transferqueue.net.server import Request
 
@@ -35,6 +35,10 @@ class ParkedRequests:
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Request]:
+        """In the order in which they came."""
+        return iter(list(self._by_key.values()))
 
     def add(self, request: Request) -> None:
         self._by_key[request.key] = request

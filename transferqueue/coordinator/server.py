@@ -100,6 +100,7 @@ class CoordinatorServer(Served):
             carry_out=self._carry_out,
             park=self._park,
             on_joined=self._greet,
+            on_changed=lambda: self._greetings.answer(self._server),
             on_heard=lambda: self._declarations.heard(),
             journal=self._journal,
         )
@@ -110,6 +111,7 @@ class CoordinatorServer(Served):
             num_shards=num_shards,
             links=self._links,
             homes=homes,
+            probe=lambda request: self._server.probe(request),
         )
         self._checkpoints = Checkpoints(
             service_id=service_id,
@@ -216,13 +218,13 @@ class CoordinatorServer(Served):
         self._forget_the_gone(now_s)
         self._checkpoints.tick(now_s)
         self._links.copies.tick(now_s)
-        parts = (self._parked, self._checkpoints, self._links.copies)
+        parts = (self._parked, self._greetings, self._checkpoints, self._links.copies)
         due = [at for at in (due_s, *(part.next_s() for part in parts)) if at is not None]
         return min(MAX_IDLE_S, max(0.0, min(due) - now_s)) if due else MAX_IDLE_S
 
     def _forget_the_gone(self, now_s: float) -> None:
         """Free the places of those that ended, or lost their connection, while they waited."""
-        for request in self._parked.gone(now_s):
+        for request in (*self._parked.gone(now_s), *self._greetings.gone(now_s)):
             if not self._links.is_shard(request.peer):  # what a shard asks it asks once
                 self._server.forget(request)
                 self._cancel(request.key)

@@ -57,8 +57,9 @@ class ShardLink:
 
 class ShardLinks:
     """Every shard that has come. ``carry_out`` takes effects of the control plane, ``park`` those
-    that will answer a request, ``on_joined`` hears of a new shard, ``on_heard`` that
-    ``terms_heard`` may have changed. ``give_up``: a slot's rows are lost. ``copies``: see there."""
+    that will answer a request, ``on_joined`` hears of a new shard, ``on_changed`` that the
+    directory is another one, ``on_heard`` that ``terms_heard`` may be. ``give_up``: a slot's rows
+    are lost. ``copies``: see there."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class ShardLinks:
         carry_out: Callable[[Sequence[Effect]], None],
         park: Callable[[Request, Sequence[Effect]], None],
         on_joined: Callable[[], None],
+        on_changed: Callable[[], None],
         on_heard: Callable[[], None],
         journal: CoordinatorJournal,
     ) -> None:
@@ -79,6 +81,7 @@ class ShardLinks:
         self._carry_out = carry_out
         self._park = park
         self._on_joined = on_joined
+        self._on_changed = on_changed
         self._on_heard = on_heard
         self._journal = journal
         self._shards: dict[int, ShardLink] = {}
@@ -121,6 +124,7 @@ class ShardLinks:
     def _changed(self) -> None:
         self._num_changes += 1
         self._say_epoch()
+        self._on_changed()
 
     def _say_epoch(self) -> None:
         assert self._server is not None
