@@ -60,6 +60,8 @@ class Peer:
     def ask(self, op: str, body: dict[str, Any], frames: Sequence[Any] = ()) -> Message:
         request_id = self.send(op, body, frames)
         answer = self.receive()
+        while answer.op == RESUME and answer.request_id != request_id:
+            answer = self.receive()  # an earlier one is being worked on
         assert answer.request_id == request_id
         if answer.op == ERROR_OP:
             raise decode_error(answer.body)

@@ -100,7 +100,7 @@ class Puts:
         self.admission = Admission(slot=budget.slot, server=server, send=send, enter=self._enter)
         self._rooms: dict[int, Room] = {}  # by put_id, until its commit
         self._try_again_s = 0.0
-        self._deadlines = Deadlines()
+        self._deadlines = Deadlines(server.probe)
         self._chunked = ChunkedPuts(
             store=store, backend=backend, journal=journal, deadlines=self._deadlines
         )
@@ -312,7 +312,8 @@ class Puts:
             # or its end give the space on.
             self._write_down(put, reservation, is_lent=True, is_filled=not len(columns))
         else:
-            self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
+            final_s = put.deadline_s + COMMIT_GRACE_S
+            self._deadlines.add(reservation.put_id, final_s, put.request)
         if len(columns) or not is_lent:
             self._chunked.expect(reservation, columns, put)
         if is_lent or (ticket := self._windows.to_write(body.get("window"), reservation)) is None:
@@ -355,7 +356,8 @@ class Puts:
             return None
         self._write_down(put, reservation, is_lent=False)
         self._lent.note(put.request.key, reservation.put_id)
-        self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
+        final_s = put.deadline_s + COMMIT_GRACE_S
+        self._deadlines.add(reservation.put_id, final_s, put.request)
         return self._set_aside(reservation, is_lent=False)
 
     def _full(self, put: WaitingPut, waited_s: float) -> StorageFull:
