@@ -137,9 +137,12 @@ class Pending(ABC):
         """It is known where peers are. Calls to those that are gone fail, with the next
         `give_up_silent`; those of others go where they are now."""
         assert self._whereabouts is not None
-        if answer.op == ERROR_OP:
-            return []  # asked again
-        self._whereabouts.hear(answer)
+        try:
+            if answer.op == ERROR_OP:
+                raise decode_error(answer.body)
+            self._whereabouts.hear(answer)
+        except TransferQueueError:
+            return []  # asked again; whoever asks for something else there is told what is wrong
         moved = []
         for call in self._silent(now_s):
             found = self._whereabouts.of(call)
