@@ -21,6 +21,7 @@ from transferqueue import errors
 from transferqueue.client.local_memory import LocalMemory
 from transferqueue.client.part_puts import StreamedPut
 from transferqueue.shard.server import ShardServer
+from transferqueue.shard.settings import ShardSettings
 from transferqueue.transports.socket_request import ID_BYTES
 from transferqueue.transports.socket_shard import SocketShardEnd
 
@@ -217,16 +218,18 @@ class UnmappedHere(InProcess):
 
     def _make_shard(self, epoch: int) -> ShardServer:
         return ShardServer(
-            service_id=SERVICE_ID,
-            slot=0,
-            endpoints=[f"ipc://{self._folder}/shard.sock"],
-            coordinator=f"ipc://{self._folder}/coordinator.sock",
-            keys=None,
-            backend="heap",
-            budget_bytes=self._budget_bytes,
-            arena_dir=None,
-            epoch=epoch,
-            transports={"sockets": {}},
+            ShardSettings(
+                service_id=SERVICE_ID,
+                slot=0,
+                endpoints=[f"ipc://{self._folder}/shard.sock"],
+                coordinator=f"ipc://{self._folder}/coordinator.sock",
+                keys=None,
+                backend="heap",
+                budget_bytes=self._budget_bytes,
+                arena_dir=None,
+                epoch=epoch,
+                transports={"sockets": {}},
+            )
         )
 
 
