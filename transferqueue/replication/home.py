@@ -51,15 +51,6 @@ class Copies(Protocol):
         ...
 
     @property
-    def limit_bytes(self) -> int | None:
-        """Of this shard's budget that its own rows may take; ``None``: all."""
-        ...
-
-    def left_bytes(self) -> int | None:
-        """Of `limit_bytes`, what is not taken."""
-        ...
-
-    @property
     def guard_free_bytes(self) -> int: ...
     @property
     def guard_bytes(self) -> int:
@@ -110,14 +101,10 @@ class OneCopy:
 
     guard = -1
     num_waiting = guard_free_bytes = guard_bytes = 0
-    limit_bytes = None
     one_copy: frozenset[str] = frozenset()
 
     def declare(self, one_copy: frozenset[str]) -> None:
         self.one_copy = one_copy
-
-    def left_bytes(self) -> int | None:
-        return None
 
     def put(
         self,
@@ -160,9 +147,7 @@ class OneCopy:
 
 
 class TwoCopies:
-    """See `Copies`. ``limit_bytes``: half of the budget, so that every guard has room for a mirror
-    at any time, also after one was lost and rows were put on one copy only; ``own_bytes`` is what
-    of it is taken. ``send`` is called when there may be something to send, ``on_free`` when memory
+    """See `Copies`. ``send`` is called when there may be something to send, ``on_free`` when memory
     that was held for the guard is not any more, ``completed`` when the guard knows that it has
     everything; ``answers`` and ``tagged``: see `FullCopy`."""
 
@@ -170,8 +155,6 @@ class TwoCopies:
         self,
         store: Store,
         *,
-        limit_bytes: int,
-        own_bytes: Callable[[], int],
         answers: Callable[[], Mapping[Key, list[Any]]],
         tagged: Callable[[], Sequence[Committed]],
         send: Callable[[], None],
@@ -186,9 +169,7 @@ class TwoCopies:
         """The one that is under way."""
         self.guard = -1
         self.one_copy: frozenset[str] = frozenset()
-        self.limit_bytes = limit_bytes
         self.guard_free_bytes = self.guard_bytes = 0
-        self._own_bytes = own_bytes
         self._store = store
         self._answers = answers
         self._tagged = tagged
@@ -208,9 +189,6 @@ class TwoCopies:
         has_rows = any(len(table) for name, table in self._store.partitions.items() if name in new)
         if has_rows or any(put.plan.partition in new for put in self._store.reservations()):
             self._lost_sight()
-
-    def left_bytes(self) -> int | None:
-        return self.limit_bytes - self._own_bytes()
 
     def put(
         self,

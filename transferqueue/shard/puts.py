@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.errors import ArenaReplaced, Malformed, ShardDraining, StorageFull
+from transferqueue.errors import ArenaReplaced, Malformed, ShardDraining
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.admission import Admission, Room
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from transferqueue.shard.hold import Hold
     from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
+    from transferqueue.shard.put_room import PutRoom
     from transferqueue.shard.recovery import Recovery
     from transferqueue.shard.store import Committed, Reservation, Store
     from transferqueue.shard.windows import Windows
@@ -73,8 +74,10 @@ class Puts:
         send: Callable[[Message], None],
         hold: Hold,
         copies: Copies,
+        room: PutRoom,
         windows: Windows,
     ) -> None:
+        self._room = room
         self._windows = windows
         self._hold = hold
         self._copies = copies
@@ -170,7 +173,7 @@ class Puts:
             self._try_again_s = now_s + TRY_AGAIN_S
             self.admit()
         for put in self._waiting.expire(now_s):
-            self._server.refuse(put.request, self._full(put, now_s - put.since_s))
+            self._server.refuse(put.request, self._room.full(put, now_s - put.since_s))
             self._give_room_back(put)
         self._give_back_rooms_of_ended_puts()
         self._commits.tick(now_s)
@@ -235,11 +238,8 @@ class Puts:
             deadline_s=request.received_s + request.seconds(),
             needs=self._store.choice.bytes_of(plan),
         )
-        members = self._backend.members
-        if any(nbytes > members[at].budget_bytes for at, nbytes in put.needs.items()):
-            raise self._full(put, 0.0)
-        if self._copies.limit_bytes is not None and plan.nbytes > self._copies.limit_bytes:
-            raise self._full(put, 0.0)
+        if not self._room.may_ever_hold(put.needs):
+            raise self._room.full(put, 0.0)
         if self.admission.concerns(plan):
             self.admission.ask(put, request.received_s)
         else:
@@ -277,9 +277,8 @@ class Puts:
             if writer is not None and writer.get("arena", self._arena) != self._arena:
                 raise ArenaReplaced(self._budget.slot)
             key = put.request.peer_name if writer is None else self._peers.key_of(writer)
-            left = self._copies.left_bytes()
-            if left is not None and put.plan.nbytes > left:
-                return (self._backend.default,)
+            if lacking := self._room.lacking(put.needs):
+                return lacking
             reservation = self._store.reserve(put.plan, key)
             if reservation is None:
                 return self._backend.refused
@@ -359,23 +358,6 @@ class Puts:
         final_s = put.deadline_s + COMMIT_GRACE_S
         self._deadlines.add(reservation.put_id, final_s, put.request)
         return self._set_aside(reservation, is_lent=False)
-
-    def _full(self, put: WaitingPut, waited_s: float) -> StorageFull:
-        """Of the backend that has least room for what the put brings there."""
-        limit, left = self._copies.limit_bytes, self._copies.left_bytes()
-        if limit is not None and left is not None:
-            return StorageFull(put.plan.nbytes, left, limit, waited_s, self._budget.slot)
-        members = self._backend.members
-        free = {at: members[at].budget_bytes - members[at].backend.used_bytes for at in put.needs}
-        worst = min(put.needs, key=lambda at: free[at] - put.needs[at])
-        return StorageFull(
-            put.needs[worst],
-            free[worst],
-            members[worst].budget_bytes,
-            waited_s,
-            self._budget.slot,
-            members[worst].name if worst != self._backend.default else "",
-        )
 
     # -- the end --------------------------------------------------------------------------------
 

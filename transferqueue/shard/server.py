@@ -25,6 +25,7 @@ from transferqueue.shard.inquiries import Inquiries
 from transferqueue.shard.moved_bytes import MovedBytes
 from transferqueue.shard.opening import open_shard
 from transferqueue.shard.peers import MappingPeers
+from transferqueue.shard.put_room import PutRoom
 from transferqueue.shard.puts import Budget, Puts
 from transferqueue.shard.snapshot import snapshot
 from transferqueue.shard.spill import Spill
@@ -137,7 +138,6 @@ class ShardServer(Served):
                 answers=self._journal.answers,
                 unsent=self._uplink.unsent,
                 num_unsent=lambda: self._uplink.num_unsent,
-                budget_bytes=settings.budget_bytes,
                 on_free=lambda: self._puts.admit(),
                 on_news=self._uplink.beat_soon,
             )
@@ -159,6 +159,9 @@ class ShardServer(Served):
             send=self._uplink.stream.send,
             hold=self._hold,
             copies=self._copies,
+            room=PutRoom(
+                self._backend, slot, None if self._second is None else self._second.kept_bytes
+            ),
             windows=self._windows,
         )
         self._gets = Gets(
