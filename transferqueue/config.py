@@ -311,12 +311,6 @@ class ServiceConfig:
                 f"replicas=2 needs 2 shards, since no shard keeps both copies of a row; got "
                 f"shards={self.shards}"
             )
-        if self.backends:
-            raise ConfigError(
-                f"replicas=2 keeps second copies in the default backend alone, which has no room "
-                f"for those of backends={sorted(self.backends)}; leave them out, or start a second "
-                f"service with replicas=1 for what goes there"
-            )
         if self.spill_dir is not None:
             raise ConfigError(
                 "replicas=2 keeps second copies where the first ones are, and those never move, so "

@@ -11,14 +11,20 @@ import torch
 import transferqueue as tq
 from tests.waiting import wait_until
 from transferqueue.client import lease_returns
-from transferqueue.errors import Malformed
+from transferqueue.client.caller import Caller
+from transferqueue.client.late_calls import LateCalls
+from transferqueue.client.part_puts import MappedPut
+from transferqueue.client.postponed import Postponed
+from transferqueue.errors import Malformed, ServiceUnreachable
 from transferqueue.net.calls import Call, raise_first
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from transferqueue.net.calls import Outcome
 
 MIB = 1 << 20
 ROWS = torch.ones(4, 64 << 10)  # a MiB: mapped
@@ -166,3 +172,64 @@ def ask_with(client: tq.Client, handle: tq.BatchHandle, ended: dict[str, Any]) -
         raise_first(run_blocking(channels.exchange([call], timeout_s=5.0)))
     finally:
         channels.close()
+
+
+# -- what else gives space back -------------------------------------------------------------------
+
+
+class Device:
+    """Has calls that may be sent when ``is_over``."""
+
+    def __init__(self, *calls: Call) -> None:
+        self.is_over = False
+        self._postponed = Postponed()
+        for call in calls:
+            self._postponed.add(call, lambda: self.is_over)
+
+    def has_postponed(self) -> bool:
+        return bool(len(self._postponed))
+
+    def due(self) -> list[Call]:
+        return self._postponed.take_due()
+
+
+def test_what_was_postponed_or_not_answered_is_told_when_it_may_be_and_once() -> None:
+    one, other = Call(endpoint="ipc://a", op=ops.ABORT), Call(endpoint="ipc://b", op=ops.ABORT)
+    device, late = Device(one), LateCalls()
+    assert not late
+    late.look_at(device)
+    late.look_at(device)
+    late.add([other])
+    assert late
+    assert late.take() == [other]
+    late.add([other])  # no answer
+    device.is_over = True
+    assert late.take() == [other, one]
+    assert not late
+    late.look_at(Device(one))
+    late.stop_looking()
+    assert not late
+
+
+def test_a_put_whose_abort_was_lost_gives_its_space_back_without_another_call(
+    client: tq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange, lost = Caller.outcomes, []
+
+    async def outcomes(self: Caller, calls: Sequence[Call], **settings: Any) -> list[Outcome]:
+        if not calls or calls[0].op != ops.ABORT:
+            return await exchange(self, calls, **settings)
+        lost.extend(calls)
+        return [ServiceUnreachable(call.endpoint, call.op, 0.1) for call in calls]
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Caller, "outcomes", outcomes)
+    monkeypatch.setattr(MappedPut, "_copy", fail)
+    before = shard(client)["used_bytes"]
+    with pytest.raises(MemoryError):
+        client.put({"x": ROWS}, partition="p")
+    assert len(lost) == 1
+    wait_until(lambda: shard(client)["used_bytes"] == before)
+    assert not client._ops._memory.returns._late_calls

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from transferqueue.coordinator.parked import GONE_AFTER_S, PROBE_S, ParkedRequests
+from transferqueue.coordinator.parked import GONE_AFTER_S, ParkedRequests
+from transferqueue.net.presence import PROBE_S
 from transferqueue.net.server import Request
 
 

@@ -260,6 +260,16 @@ def test_space_that_a_stuck_device_may_write_to_is_nobodys_until_it_goes_on(
         assert torch.equal(client.get(handle)["x"], torch.zeros(64, 1000))
 
 
+def test_space_comes_back_when_a_stuck_device_goes_on_though_nothing_is_put_or_got(
+    client: Client, machine: FakeMachine
+) -> None:
+    gpu = gpu_of(client)
+    there, before = {"x": put_on(gpu, torch.ones(64, 1000))}, used_bytes(client)
+    with machine.fault(Fault.STUCK), pytest.raises(DeviceStuck):
+        client.put(there, timeout_s=0.1)
+    wait_until(lambda: used_bytes(client) == before)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, DeviceError])
 def test_space_that_a_device_may_write_to_is_nobodys_whatever_ends_the_wait_for_it(
     client: Client,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from transferqueue import errors
 from transferqueue.client.local_memory import LocalMemory
 from transferqueue.client.part_puts import StreamedPut
 from transferqueue.shard.server import ShardServer
+from transferqueue.shard.settings import ShardSettings
 from transferqueue.transports.socket_request import ID_BYTES
 from transferqueue.transports.socket_shard import SocketShardEnd
 
@@ -161,21 +164,72 @@ def test_a_shard_that_was_started_again_and_listens_elsewhere_is_found_there(
             assert windows.transport_to(session.shard(0)) == "sockets"
 
 
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+import transferqueue as tq
+from transferqueue.net.keys import ClientKeys
+from transferqueue.transports.socket_client import SocketClientEnd
+
+def hang(*_, **__):
+    os.write(1, b"in the window\\n")
+    time.sleep(600)
+
+address, key_file, handle = sys.argv[1:]
+SocketClientEnd.read = SocketClientEnd.write = hang
+keys = ClientKeys.load(Path(key_file))
+with tq.connect(address, keys=keys, transport="sockets", timeout_s=600) as client:
+    if handle:
+        client.get(tq.BatchHandle.from_bytes(bytes.fromhex(handle)))
+    else:
+        client.put({"x": np.zeros((64, 1 << 14), np.float32)}, partition="p")
+"""
+
+
+@pytest.mark.parametrize("service", [True], ids=["sealed"], indirect=True)
+def test_memory_of_clients_that_are_killed_in_a_window_comes_back_long_before_their_deadline(
+    service: Service, client: tq.Client
+) -> None:
+    def used() -> list[int]:
+        return [shard["used_bytes"] for shard in client.status()["shards"]]
+
+    before = used()
+    handle = client.put({"x": LARGE}, partition="p")
+    command = [sys.executable, "-c", PROGRAM, service.address, str(service.key_file)]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    processes = []
+    with contextlib.ExitStack() as clients:
+        for what in ("", handle.to_bytes().hex()):
+            process = subprocess.Popen([*command, what], stdout=subprocess.PIPE, env=env)
+            clients.enter_context(process)
+            clients.callback(process.kill)
+            processes.append(process)
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"in the window\n"
+        client.clear(handle)
+        assert sum(used()) == sum(before) + LARGE.nbytes + (4 << 20), "both hold what they have"
+    wait_until(lambda: used() == before, timeout_s=10)
+
+
 class UnmappedHere(InProcess):
     """A shard on a thread of this process, with memory that nobody maps."""
 
     def _make_shard(self, epoch: int) -> ShardServer:
         return ShardServer(
-            service_id=SERVICE_ID,
-            slot=0,
-            endpoints=[f"ipc://{self._folder}/shard.sock"],
-            coordinator=f"ipc://{self._folder}/coordinator.sock",
-            keys=None,
-            backend="heap",
-            budget_bytes=self._budget_bytes,
-            arena_dir=None,
-            epoch=epoch,
-            transports={"sockets": {}},
+            ShardSettings(
+                service_id=SERVICE_ID,
+                slot=0,
+                endpoints=[f"ipc://{self._folder}/shard.sock"],
+                coordinator=f"ipc://{self._folder}/coordinator.sock",
+                keys=None,
+                backend="heap",
+                budget_bytes=self._budget_bytes,
+                arena_dir=None,
+                epoch=epoch,
+                transports={"sockets": {}},
+            )
         )
 
 

@@ -73,3 +73,12 @@ def test_only_the_newest_loans_are_remembered() -> None:
         loans.note((PEER, number), number)
     assert loans.take_back((PEER, 0)) is None
     assert loans.take_back((PEER, 1)) == 1
+
+
+def test_an_answer_is_repeated_for_a_peer_that_knows_its_name_with_an_earlier_server() -> None:
+    log = AnswerLog()
+    log.finish(PEER, 1, answer(1), keep=True)
+    assert log.answer_to(b"new", 1, [b"other", PEER]) == answer(1)
+    assert log.answer_to(b"new", 2, [PEER]) is None
+    for nonsense in (None, [], [None, 3, [PEER]], PEER, {"p": 1}, "p"):
+        assert log.answer_to(b"new", 1, nonsense) is None

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from transferqueue.errors import (
     Malformed,
     RowsGone,
+    RowsLost,
     ServiceUnreachable,
+    TransferExpired,
     TransferQueueError,
     TransferUnfinished,
 )
@@ -340,4 +342,105 @@ def test_a_flow_ends_when_its_peer_falls_silent() -> None:
     assert len(pending.give_up_silent(1.5)) == 2
     assert not pending
     with pytest.raises(ServiceUnreachable):
+        pending.raise_failure()
+
+
+class Places:
+    """A coordinator's answers, as the test sets them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str | TransferQueueError] = {}
+        self.heard: list[Message] = []
+
+    def question(self) -> Call:
+        return Call(endpoint="ipc://coordinator", op="where")
+
+    def hear(self, answer: Message) -> None:
+        self.heard.append(answer)
+
+    def of(self, call: Call) -> str | TransferQueueError:
+        return self.found.get(call.endpoint, call.endpoint)
+
+    def slot_of(self, call: Call) -> int:
+        return 3
+
+
+def test_peers_that_have_long_said_nothing_are_asked_about_one_question_at_a_time() -> None:
+    one, other = calls(1)[0], calls(1, "ipc://b")[0]
+    pending = PendingCalls([one, other], Places())
+    pending.first(0.0)
+    assert pending.look(0.9) == []
+    pending.settle(state(one, WORKING), 0.9)
+    pending.settle(state(other, WORKING), 0.9)
+    assert pending.look(1.8) == []
+    (question,) = pending.look(2.0)
+    assert question.endpoint == "ipc://coordinator"
+    assert pending.look(60.0) == []
+    pending.settle(answer(one), 60.0)
+    pending.settle(answer(other), 60.0)
+    assert not pending, "nobody waits for the answer to a question alone"
+    assert pending.under_way() == [question], "and it is cancelled"
+
+
+def test_a_question_that_finds_nothing_new_is_asked_again() -> None:
+    (call,) = calls(1)
+    places = Places()
+    pending = PendingCalls([call], places)
+    pending.first(0.0)
+    for now_s in (1.0, 2.0, 3.0):
+        (question,) = pending.look(now_s)
+        assert pending.settle(answer(question), now_s) == []
+        assert pending.look(now_s + 0.9) == []
+        assert pending.give_up_silent(now_s) == []
+    (question,) = pending.look(4.0)
+    pending.settle(refusal(question, RowsGone(1, 1, [1])), 4.0)
+    assert len(places.heard) == 3
+    assert pending.give_up_silent(4.0) == []
+    assert pending
+
+
+def test_a_call_to_a_peer_that_is_gone_fails_and_the_others_wait_on() -> None:
+    one, other = calls(1)[0], calls(1, "ipc://b")[0]
+    places = Places()
+    pending = PendingCalls([one, other], places)
+    pending.first(0.0)
+    places.found["ipc://a"] = RowsLost(0, 0, [3])
+    (question,) = pending.look(1.0)
+    assert pending.settle(answer(question), 1.2) == []
+    assert pending.give_up_silent(1.2) == [one]
+    assert pending.waits_for(other.request_id)
+    pending.settle(answer(other), 1.3)
+    assert not pending
+    lost, answered = pending.outcomes()
+    assert isinstance(lost, RowsLost)
+    assert isinstance(answered, Message)
+
+
+def test_a_call_goes_on_as_the_same_where_the_place_of_its_peer_was_taken() -> None:
+    call = calls(1)[0].with_timeout(30.0)
+    places = Places()
+    pending = PendingCalls([call], places)
+    pending.first(0.0)
+    places.found["ipc://a"] = "ipc://b"
+    (question,) = pending.look(1.0)
+    (moved,) = pending.settle(answer(question), 5.0)
+    assert (moved.request_id, moved.endpoint) == (call.request_id, "ipc://b")
+    assert (moved.moved_from, moved.body["timeout_s"]) == (("ipc://a",), 25.0)
+    assert pending.quiet(5.0 + FIRST_ASK_S)[-1].endpoint == "ipc://b"
+    (again,) = pending.settle(state(moved, UNKNOWN), 6.0)
+    assert (again.endpoint, again.moved_from) == ("ipc://b", ("ipc://a",))
+    pending.settle(answer(moved, x=1), 6.1)
+    assert isinstance(pending.outcomes()[0], Message)
+
+
+def test_a_flow_to_a_peer_whose_place_was_taken_is_to_be_made_anew() -> None:
+    places = Places()
+    pending = PendingFlows([flow(9, 2, Taken())], places)
+    pending.first(0.0)
+    places.found["ipc://a"] = "ipc://b"
+    (question,) = pending.look(1.0)
+    assert pending.settle(answer(question), 1.0) == []
+    assert len(pending.give_up_silent(1.0)) == 2
+    assert not pending
+    with pytest.raises(TransferExpired, match="on shard 3"):
         pending.raise_failure()

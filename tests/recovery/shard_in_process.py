@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import transferqueue as tq
 from transferqueue.coordinator.server import CoordinatorServer
 from transferqueue.shard.server import ShardServer
+from transferqueue.shard.settings import ShardSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,17 +75,19 @@ class InProcess:
 
     def _make_shard(self, epoch: int) -> ShardServer:
         return ShardServer(
-            service_id=SERVICE_ID,
-            slot=0,
-            endpoints=[f"ipc://{self._folder}/shard.sock"],
-            coordinator=f"ipc://{self._folder}/coordinator.sock",
-            keys=None,
-            backend="shm",
-            budget_bytes=self._budget_bytes,
-            arena_dir=str(self._folder),
-            spill=self._spill,
-            guardian_pid=os.getpid(),
-            epoch=epoch,
+            ShardSettings(
+                service_id=SERVICE_ID,
+                slot=0,
+                endpoints=[f"ipc://{self._folder}/shard.sock"],
+                coordinator=f"ipc://{self._folder}/coordinator.sock",
+                keys=None,
+                backend="shm",
+                budget_bytes=self._budget_bytes,
+                arena_dir=str(self._folder),
+                spill=self._spill,
+                guardian_pid=os.getpid(),
+                epoch=epoch,
+            )
         )
 
     @staticmethod

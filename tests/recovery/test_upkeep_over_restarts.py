@@ -14,8 +14,9 @@ import torch
 import transferqueue as tq
 from tests.recovery.shard_in_process import InProcess, in_process
 from tests.waiting import wait_until
-from transferqueue.coordinator.parked import GONE_AFTER_S, PROBE_S
+from transferqueue.coordinator.parked import GONE_AFTER_S
 from transferqueue.errors import FieldsMissing, NotReady, RowsGone, RowsLost
+from transferqueue.net.presence import PROBE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,9 +209,10 @@ def test_a_put_that_waits_for_its_quota_keeps_its_place_while_the_shards_link_is
         waiting = thread.submit(client.put, {"x": [2]}, partition="p")
         parked = running.coordinator._parked
         wait_until(lambda: len(parked) == 1)
-        probe, parked._probe = parked._probe, lambda request: False
+        presence = parked._presence
+        probe, presence._probe = presence._probe, lambda request: False
         time.sleep(PROBE_S + GONE_AFTER_S + 0.5)
         assert len(parked) == 1
-        parked._probe = probe
+        presence._probe = probe
         client.clear(first)
         assert len(waiting.result(10)) == 1

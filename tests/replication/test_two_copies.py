@@ -19,6 +19,7 @@ from tests.replication.two_shards import (
     Model,
     Put,
     Register,
+    State,
     Strip,
     heap,
     state_of,
@@ -315,3 +316,49 @@ def _cells(num_rows: int) -> st.SearchStrategy[dict[str, tuple[bytes, ...]]]:
 
 TestTwoCopies = TwoCopiesMachine.TestCase
 TestTwoCopies.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+def test_rows_put_beside_the_declaration_that_they_have_one_copy_are_kept_once() -> None:
+    home, guard, register = Home.empty(BUDGET), Guard(BUDGET, 0), Register()
+    made: list[Change] = []
+    now_s = 0.0
+
+    def settle() -> None:
+        nonlocal now_s
+        for _ in range(40):
+            now_s += 0.6
+            home.link.tick(now_s)
+            for _ in range(25):
+                guard.serve(home.wire)
+                home.wire.arrive()
+                home.link.hear()
+            register.hear(home)
+        assert home.copies.log.is_complete
+
+    def mirrored() -> State:
+        return state_of(guard.keeper.kept[SLOT].mirror.store, guard.backend)
+
+    def put(number: int, partition: str, uids: tuple[int, ...] | None) -> None:
+        cells = {"a" if uids is None else "b": (b"cell",)}
+        home.change(Put(number=number, partition=partition, uids=uids, cells=cells), made.append)
+
+    settle()
+    for number, partition in enumerate(PARTITIONS, start=1):
+        put(number, partition, None)
+    settle()
+    assert mirrored().keys() == {"p", "q"}
+    put(3, "p", None)  # on its way to the guard
+    home.copies.declare(frozenset({"p"}))
+    settle()
+    put(4, "p", (home.store.partitions["p"].uids()[0],))
+    put(5, "q", None)
+    settle()
+    assert len(made) == 5
+    assert mirrored().keys() == {"q"}
+    assert len(mirrored()["q"]) == 2
+    mirror = guard.keeper.kept[SLOT].mirror
+    assert mirror.store.next_uid == home.store.next_uid
+    generation = guard.keeper.kept[SLOT].generation
+    home.copies.declare(frozenset({"p", "new"}))
+    settle()
+    assert guard.keeper.kept[SLOT].generation == generation, "nothing is copied anew for no rows"

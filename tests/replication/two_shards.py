@@ -20,6 +20,7 @@ from transferqueue.replication.guard_link import GuardLink
 from transferqueue.replication.home import TwoCopies
 from transferqueue.replication.keeper import Keeper
 from transferqueue.replication.on_record import OnRecord
+from transferqueue.shard.backend_choice import BackendChoice
 from transferqueue.shard.store import Store
 from transferqueue.wire.format import Message
 from transferqueue.wire.put import ColumnPlan, PutPlan
@@ -195,7 +196,8 @@ class Guard:
 
     def __init__(self, budget_bytes: int, epoch: int) -> None:
         self.backend = heap(budget_bytes)
-        self.keeper = Keeper(backend=self.backend, epoch=epoch, on_free=lambda: None)
+        choice = BackendChoice(self.backend.names, default=self.backend.default)
+        self.keeper = Keeper(backend=self.backend, choice=choice, epoch=epoch, on_free=lambda: None)
         self.refused: set[int] = set()
         """Numbers of puts for which there was no room."""
 
@@ -237,8 +239,6 @@ class Home:
         self.guard_is_there = True
         self.copies = TwoCopies(
             store,
-            limit_bytes=backend.capacity_bytes,
-            own_bytes=lambda: backend.used_bytes,
             answers=dict,
             tagged=list,
             send=lambda: self.link.send(),

@@ -16,6 +16,7 @@ from transferqueue.errors import RowsGone, StorageFull, TransferExpired, Transfe
 from transferqueue.net.calls import CANCEL, RESUME
 from transferqueue.shard import deadlines, gets, puts
 from transferqueue.shard.server import ShardServer
+from transferqueue.shard.settings import ShardSettings
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.chunks import CHUNK_BYTES, STREAM_FROM_BYTES
@@ -60,6 +61,8 @@ class Peer:
     def ask(self, op: str, body: dict[str, Any], frames: Sequence[Any] = ()) -> Message:
         request_id = self.send(op, body, frames)
         answer = self.receive()
+        while answer.op == RESUME and answer.request_id != request_id:
+            answer = self.receive()  # an earlier one is being worked on
         assert answer.request_id == request_id
         if answer.op == ERROR_OP:
             raise decode_error(answer.body)
@@ -75,14 +78,16 @@ class Peer:
 @pytest.fixture
 def shard(tmp_path: Path) -> Iterator[ShardServer]:
     server = ShardServer(
-        service_id="0" * 16,
-        slot=0,
-        endpoints=[f"ipc://{tmp_path}/shard.sock"],
-        coordinator=f"ipc://{tmp_path}/nobody.sock",
-        keys=None,
-        backend="heap",
-        budget_bytes=BUDGET,
-        arena_dir=str(tmp_path),
+        ShardSettings(
+            service_id="0" * 16,
+            slot=0,
+            endpoints=[f"ipc://{tmp_path}/shard.sock"],
+            coordinator=f"ipc://{tmp_path}/nobody.sock",
+            keys=None,
+            backend="heap",
+            budget_bytes=BUDGET,
+            arena_dir=str(tmp_path),
+        )
     )
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -109,6 +109,7 @@ class Borrowed:
     def _postpone(self, side: DeviceSide, parts: Sequence[PartGet], read: Event) -> None:
         for part in parts:
             side.postpone(part.give_back(), lambda: not self.is_seen and read.is_done())
+        self._caller.memory.returns.tell_later(of=side)
 
     def _lend_on(self, side: DeviceSide, parts: Sequence[PartGet]) -> None:
         _log.warning(
@@ -118,3 +119,4 @@ class Borrowed:
         )
         for part in parts:
             side.postpone(part.give_back(), lambda: not self.is_seen)
+        self._caller.memory.returns.tell_later(of=side)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.client.ends_along import EndsAlong
+from transferqueue.client.whereabouts import ShardWhereabouts
 from transferqueue.errors import DeadlineExceeded, TransportFailed
 from transferqueue.net.calls import GRACE_S, Call, Channel, Flow, Outcome, raise_first
 from transferqueue.wire import ops
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from transferqueue.client.progress import Progress
     from transferqueue.client.session import Session
     from transferqueue.client.windows import ClientWindows, Move
+    from transferqueue.net.calls import Whereabouts
     from transferqueue.tracing.base import CallSpans
     from transferqueue.wire.format import Buffer, Message
 
@@ -88,13 +90,26 @@ class Caller:
         """A shard is not what it was: ask the coordinator how to reach each."""
         hello = await self.coordinator(ops.HELLO, {}, timeout_s=timeout_s)
         self.session.hear(hello.body)
+        self._heard()
+
+    def _heard(self) -> None:
         self.memory.look_again(self.session.arenas)
+
+    def _whereabouts(self, endpoints: Iterable[str]) -> Whereabouts | None:
+        """For calls to shards."""
+        if self.session.coordinator in endpoints:
+            return None
+        return ShardWhereabouts(self.session, self._heard)
 
     async def check_there(self, parts: Sequence[Part]) -> None:
         """A shard did not answer in time. RowsLost when the service has given it up; else nothing:
         it may come back."""
         with contextlib.suppress(DeadlineExceeded):
             await self.look_again(timeout_s=CHECK_S)
+        self.check_known(parts)
+
+    def check_known(self, parts: Sequence[Part]) -> None:
+        """RowsLost, with their numbers, for rows of a shard that is not there any more."""
         of_rows = sum(part.num_rows for part in parts)
         for part in parts:
             self.session.shard(part.slot, num_rows=part.num_rows, of_rows=of_rows)
@@ -116,7 +131,11 @@ class Caller:
 
     async def _ask(self, calls: Sequence[Call], timeout_s: float) -> list[Outcome]:
         with EndsAlong(calls, self.memory.returns) as along:
-            along.outcomes = await self._channel.exchange(along.calls, timeout_s=timeout_s)
+            along.outcomes = await self._channel.exchange(
+                along.calls,
+                timeout_s=timeout_s,
+                whereabouts=self._whereabouts(call.endpoint for call in calls),
+            )
         return along.outcomes
 
     def spanning(self, name: str, **attributes: Any) -> AbstractContextManager[None]:
@@ -131,11 +150,12 @@ class Caller:
             await self._flow(flows, timeout_s=timeout_s)
 
     async def _flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
+        whereabouts = self._whereabouts(flow.endpoint for flow in flows)
         if self._progress is None:
-            await self._channel.flow(flows, timeout_s=timeout_s)
+            await self._channel.flow(flows, timeout_s=timeout_s, whereabouts=whereabouts)
             return
         with self._progress.of(flows) as counted:
-            await self._channel.flow(counted, timeout_s=timeout_s)
+            await self._channel.flow(counted, timeout_s=timeout_s, whereabouts=whereabouts)
 
     async def through_windows(self, moves: Sequence[Move], *, timeout_s: float) -> list[bool]:
         """Whether each has gone by its transport; what has not is to go in chunks.

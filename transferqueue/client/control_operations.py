@@ -16,7 +16,7 @@ from transferqueue.client.inputs import (
 )
 from transferqueue.client.silent_shards import SILENCE_S
 from transferqueue.coordinator.policy import PartitionPolicy
-from transferqueue.errors import InvalidInput, ServiceUnreachable
+from transferqueue.errors import InvalidInput, RowsLost, ServiceUnreachable
 from transferqueue.fields import FieldSpec
 from transferqueue.handle import BatchHandle
 from transferqueue.net.calls import Call, Outcome, raise_first
@@ -246,9 +246,9 @@ class ControlOperations:
         slots = sorted(self._session.slots)
         calls = [self._status_call(slot) for slot in slots]
         shards = await self._caller.outcomes(calls, timeout_s=self._timeout(timeout_s))
-        said = dict(zip(slots, shards, strict=True))
-        away = [slot for slot in slots if self._is_missed(slot, said[slot])]
-        answers = raise_first([said[slot] for slot in slots if slot not in away])
+        said = {s: o for s, o in zip(slots, shards, strict=True) if not isinstance(o, RowsLost)}
+        away = [slot for slot in said if self._is_missed(slot, said[slot])]
+        answers = raise_first([said[slot] for slot in said if slot not in away])
         bodies = [answer.body for answer in answers]
         return {**coordinator.body, "shards": bodies, "shards_away": away}
 

@@ -18,10 +18,10 @@ from transferqueue.client.put_site import SITE_TAG, put_site
 from transferqueue.client.reading import Get, decode_columns
 from transferqueue.client.traffic import Traffic
 from transferqueue.client.writing import Put
-from transferqueue.errors import InvalidInput, UnknownField, near_names
+from transferqueue.errors import InvalidInput, RowsLost, UnknownField, near_names
 from transferqueue.fields import VARIES, FieldSpec
 from transferqueue.handle import BatchHandle
-from transferqueue.net.calls import Call
+from transferqueue.net.calls import Call, raise_first
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayWriter
 
@@ -232,8 +232,10 @@ class DataOperations:
         else:
             await self._caller.look_again(timeout_s=self._timeout(timeout_s))  # also at new shards
             calls = [self._clear_call(slot, str(partition), None) for slot in self._session.slots]
-        answers = await self._caller.shards(calls, timeout_s=self._timeout(timeout_s))
-        return sum(int(answer.body["num_rows"]) for answer in answers)
+        outcomes = await self._caller.outcomes(calls, timeout_s=self._timeout(timeout_s))
+        if partition is not None:  # what a lost shard had of it is gone
+            outcomes = [outcome for outcome in outcomes if not isinstance(outcome, RowsLost)]
+        return sum(int(answer.body["num_rows"]) for answer in raise_first(outcomes))
 
     def _clear_calls(self, handle: BatchHandle) -> list[Call]:
         return [

@@ -221,12 +221,18 @@ class DeviceSide(Closing):
         with self._lock:
             self._postponed.add(call, when)
 
+    def has_postponed(self) -> bool:
+        return bool(len(self._postponed))
+
     def due(self) -> list[Call]:
-        """Of those that were postponed: to be sent."""
-        if not len(self._postponed):
+        """Of those that were postponed: to be sent. None while something is copied, which whoever
+        asks is not to wait for."""
+        if not len(self._postponed) or not self._lock.acquire(blocking=False):
             return []
-        with self._lock:
+        try:
             return self._postponed.take_due()
+        finally:
+            self._lock.release()
 
     def _finish(self, timeout_s: float) -> None:
         """Wait until the device has made all copies, by whichever of the two streams."""
@@ -350,8 +356,10 @@ class DeviceSide(Closing):
             self._opened.let_go(access.handle)
 
     def close(self) -> None:
-        """Tensors that were made stay valid."""
+        """Tensors that were made stay valid. What is postponed shards take back themselves when
+        this process ends."""
         with self._lock:
+            self._postponed = Postponed()
             for ring in (self._staging, *self._idle, *self._stuck):
                 ring.close()
             self._stream.close()

@@ -1,4 +1,4 @@
-"""Leases that have ended here, on their way back to their shards.
+"""Leases that have ended here, on their way back to their shards, and what else gives space back.
 
 A lease ends with the last tensor made from it, in a finalizer that may run at any point of any
 thread, so it only puts a value on a reentrant queue. From there
@@ -34,6 +34,7 @@ import numpy as np
 
 from transferqueue.backends.arena_owner import ProcessId
 from transferqueue.client.forks import Forks
+from transferqueue.client.late_calls import LateCalls
 from transferqueue.errors import Closed, ServiceUnreachable
 from transferqueue.net.calls import Call
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from transferqueue.backends.private_views import View
     from transferqueue.backends.shm_reader import ShmReader
+    from transferqueue.client.late_calls import Source
     from transferqueue.devices.slots import SlotRef
     from transferqueue.net.keys import ClientKeys
 
@@ -162,6 +164,7 @@ class LeaseReturns:
         self._puts: dict[int, float] = {}
         """Puts without an answer, and since when; not those for which garbage was collected."""
         self._put_numbers = itertools.count()
+        self._late_calls = LateCalls()
         self._forks = Forks()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -174,19 +177,36 @@ class LeaseReturns:
             self._forks.num_leases += 1
             self._forks.num_live += 1
             number = self._forks.num_leases
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="transferqueue-leases", daemon=True
-                )
-                self._thread.start()
+            self._start()
         held = Held(reader=reader, endpoint=endpoint, lease_id=lease_id, number=number, views=[])
         return Lease(held, self._ended)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="transferqueue-leases", daemon=True
+            )
+            self._thread.start()
+
+    def tell_later(self, calls: Iterable[Call] = (), *, of: Source | None = None) -> None:
+        """See `LateCalls`: calls that were not answered, and what has some that may not be sent
+        yet."""
+        if os.getpid() != self._pid:
+            return
+        self._late_calls.add(calls)
+        if of is not None:
+            self._late_calls.look_at(of)
+        if self._late_calls:
+            with self._lock:
+                self._start()
+            self._ended.waking.put(None)
 
     def close(self) -> None:
         """End the thread when the last lease has come back and its shard knows."""
         if os.getpid() != self._pid:
             return
         self._take(self._ended.take_quiet())
+        self._late_calls.stop_looking()
         with self._lock:
             self._closing = True
             self._give_up_s = time.monotonic() + GIVE_UP_S
@@ -243,7 +263,7 @@ class LeaseReturns:
 
     def _is_done(self) -> bool:
         with self._lock:
-            is_all_told = not (self._untold or self._late or self._num_along)
+            is_all_told = not (self._untold or self._late or self._num_along or self._late_calls)
             return self._closing and self._forks.num_live == 0 and is_all_told
 
     def _look(self) -> list[Held]:
@@ -254,7 +274,8 @@ class LeaseReturns:
         else:
             # What is noted quietly at this very moment is found half a second later.
             self._take(self._ended.take_quiet())
-            is_waiting = self._forks.num_live or self._untold or self._late or self._num_along
+            untold = self._untold or self._late or self._num_along or self._late_calls
+            is_waiting = self._forks.num_live or untold
             found = self._ended.wait(LOOK_AGAIN_S if is_waiting else None)
         if found or self._untold or self._late:
             self._busy_until_s = time.monotonic() + BUSY_S
@@ -297,16 +318,29 @@ class LeaseReturns:
                     late[endpoint] += ids
                 self._late = defaultdict(list)
         calls = [release(endpoint, lease_ids) for endpoint, lease_ids in late.items()]
+        others = self._late_calls.take()
+        unheard = self._unheard(channels, [*calls, *others])
+        self._late_calls.add(call for call in others if call.request_id in unheard)
+        for call in (call for call in calls if call.request_id in unheard):
+            with self._lock:
+                again = late[call.endpoint] + self._untold[call.endpoint]
+                self._untold[call.endpoint] = again[-MAX_UNTOLD:]
+
+    def _unheard(self, channels: SyncChannelPool, calls: Sequence[Call]) -> set[int]:
+        """The ids of those of these calls, which are made, that are to be made again."""
+        if not calls:
+            return set()
         try:
-            outcomes = run_blocking(channels.exchange(calls, timeout_s=ANSWER_S)) if calls else []
+            outcomes = run_blocking(channels.exchange(calls, timeout_s=ANSWER_S))
         except Closed:  # a service of this process, which has gone with its memory
-            return
-        for call, outcome in zip(calls, outcomes, strict=True):
-            is_untold = isinstance(outcome, ServiceUnreachable) and _may_come_back(call.endpoint)
-            if is_untold and time.monotonic() < self._give_up_s:
-                with self._lock:
-                    again = late[call.endpoint] + self._untold[call.endpoint]
-                    self._untold[call.endpoint] = again[-MAX_UNTOLD:]
+            return set()
+        if time.monotonic() >= self._give_up_s:
+            return set()
+        return {
+            call.request_id
+            for call, outcome in zip(calls, outcomes, strict=True)
+            if isinstance(outcome, ServiceUnreachable) and _may_come_back(call.endpoint)
+        }
 
 
 def this_process() -> dict[str, Any]:

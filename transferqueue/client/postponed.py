@@ -2,8 +2,9 @@
 
 Of two kinds. A put was given up while a device had copies to make into the shard's memory: such a
 copy may be made at any time while this process lives. Or a borrow has ended, and
-tensors of it are still there. So the shard is told when that is over, with a later put or get; it
-takes the space back itself when this process ends.
+tensors of it are still there. So the shard is told when that is over: with the next put or get, or
+by the thread that gives leases back (`LateCalls`). It takes the space back itself when this process
+ends.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from transferqueue.errors import (
     HandleRefused,
     NoSecondCopy,
     OwnerLost,
+    RowsLost,
     ServiceUnreachable,
     TransferExpired,
     TransferQueueError,
@@ -107,6 +108,9 @@ class Get:
                 return await self._fetch()
             except TooScattered:
                 self._may_lend = False
+            except RowsLost:
+                self._caller.check_known(self._rows)
+                raise
             except _TRIED_AGAIN as error:
                 if not await self._is_ready_again(error):
                     raise

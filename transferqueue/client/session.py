@@ -108,6 +108,8 @@ class Session:
         self._window = window
         self._turn = itertools.count()
         self._shards: dict[int, ShardAddress] = {}
+        self._slot_at: dict[str, int] = {}
+        """Also of endpoints that were those of a shard once: calls may be under way there."""
         self.silent = SilentShards()
         """Shards that are passed over for a while."""
         self.client_id = _name_of_this_client()
@@ -124,6 +126,9 @@ class Session:
         for slot, shard in before.items():
             if slot not in self._shards or self._shards[slot].endpoint != shard.endpoint:
                 self.silent.answered(slot)
+        self._slot_at |= {shard.endpoint: slot for slot, shard in self._shards.items()}
+        self.lost_slots = frozenset(int(slot) for slot in hello.get("lost", ()))
+        """Those whose shard was given up, with its rows."""
         self.homes = Homes.from_plain(hello["homes"])
         self.slots = sorted(self._shards, key=lambda slot: (not self._shards[slot].same_host, slot))
         """Slots of all shards, those of this host first."""
@@ -151,6 +156,10 @@ class Session:
         for slot, shard in self._shards.items():
             if shard.endpoint == endpoint:
                 self.silent.was_silent(slot, time.monotonic())
+
+    def slot_at(self, endpoint: str) -> int:
+        """Whose endpoint this is, or was; -1: nobody's."""
+        return self._slot_at.get(endpoint, -1)
 
     def next_turn(self) -> int:
         """A number that rises with every put, to take the shards in turn."""

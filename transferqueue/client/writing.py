@@ -24,6 +24,7 @@ from transferqueue.errors import (
     HandleRefused,
     OwnerLost,
     PutCut,
+    RowsLost,
     ServiceUnreachable,
     ShardDraining,
     TransferExpired,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from transferqueue.client.batch import Batch
     from transferqueue.client.caller import Caller
+    from transferqueue.client.device_side import DeviceSide
     from transferqueue.net.calls import Flow
     from transferqueue.wire.format import Message
 
@@ -52,9 +54,11 @@ _TRIED_AGAIN = (
     ServiceUnreachable,
     HandleRefused,
     OwnerLost,
+    RowsLost,
 )
 """Failures after which nothing of the put is stored, and another attempt may do: device memory that
-cannot be opened is not tried again, and an owner that has ended is started anew."""
+cannot be opened is not tried again, an owner that has ended is started anew, and new rows go to
+another shard than one that is lost for good."""
 
 FAREWELL_S = 1.0
 """How long a put that failed waits for shards to say that they gave its space back."""
@@ -121,8 +125,8 @@ class Put:
         slots = [place.slot for place in places]
         await self._caller.know(slots, timeout_s=self._deadline.left_s())
         while True:
-            self._parts = [self._part(part) for part in places]
             try:
+                self._parts = [self._part(part) for part in places]
                 answers = await self._store()
                 break
             except _TRIED_AGAIN as error:
@@ -145,15 +149,27 @@ class Put:
             self._caller.session.note_silence(str(error.args[0]))
             if self._batch.uids is not None:
                 await self._caller.check_there(places)
+        if isinstance(error, RowsLost | ShardDraining):
+            return self._places_elsewhere(error, places)
         if isinstance(error, ServiceUnreachable) or not self._deadline.left_s():
             return None
         if isinstance(error, ArenaReplaced | OwnerLost):
             await self._caller.look_again(timeout_s=self._deadline.left_s())
-        if isinstance(error, ShardDraining):
-            if not self._caller.session.heard_of_draining(error.slot):
-                return None
-            return self._place()
         return places
+
+    def _places_elsewhere(
+        self, error: RowsLost | ShardDraining, places: Sequence[Part]
+    ) -> list[Part] | None:
+        """Instead of a shard that is gone, or takes no new rows."""
+        session = self._caller.session
+        if self._batch.uids is not None:
+            self._caller.check_known(places)
+            return None
+        if isinstance(error, ShardDraining):
+            has_others = session.heard_of_draining(error.slot)
+        else:
+            has_others = bool(session.slots)
+        return self._place() if has_others and self._deadline.left_s() else None
 
     def _has_another_way(self, error: TransportFailed) -> bool:
         """For the next attempt. Where there must be no other there is one attempt more, to where
@@ -173,10 +189,19 @@ class Put:
         try:
             await self._fill(raise_first(outcomes))
         except BaseException:
-            aborts = self._aborts(outcomes)
-            await self._caller.outcomes(aborts, timeout_s=FAREWELL_S)
+            await self._abort(self._aborts(outcomes))
             raise
         return await self._commit(outcomes)
+
+    async def _abort(self, aborts: Sequence[Call]) -> None:
+        """A shard that does not answer now hears of it later."""
+        ended = await self._caller.outcomes(aborts, timeout_s=FAREWELL_S)
+        untold = [
+            abort
+            for abort, outcome in zip(aborts, ended, strict=True)
+            if isinstance(outcome, ServiceUnreachable)
+        ]
+        self._caller.memory.returns.tell_later(untold)
 
     async def _reserve(self, *, commit: bool) -> list[Outcome]:
         name = secrets.token_hex(8) if len(self._parts) > 1 else ""
@@ -230,8 +255,14 @@ class Put:
         return [
             call
             for part, call in self._calls_of_parts(ops.ABORT, outcomes)
-            if part.late is None or not part.late.postpones(call)
+            if part.late is None or not self._postpones(part.late, call)
         ]
+
+    def _postpones(self, side: DeviceSide, abort: Call) -> bool:
+        is_postponed = side.postpones(abort)
+        if is_postponed:
+            self._caller.memory.returns.tell_later(of=side)
+        return is_postponed
 
     async def _commit(self, outcomes: Sequence[Outcome]) -> list[Message]:
         try:
@@ -243,7 +274,9 @@ class Put:
             return raise_first(committed)
         except BaseException:
             # A commit that was lost on the way has left its space reserved.
-            await self._caller.tell(self._calls(ops.ABORT, outcomes))
+            aborts = self._calls(ops.ABORT, outcomes)
+            await self._caller.tell(aborts)
+            self._caller.memory.returns.tell_later(aborts)  # this one may be lost too
             raise
 
     async def _undo(self, committed: Sequence[Outcome], failure: TransferQueueError) -> None:
@@ -265,6 +298,7 @@ class Put:
                 sorted(slots),
                 str(failure),
             ) from failure
+        stored = [one for one in stored if self._caller.session.knows(one[0].rows.slot)]
         calls = [self._clear_call(part, _new_uids(answer)) for part, answer in stored]
         left_s = max(FAREWELL_S, self._deadline.left_s())
         cleared = await self._caller.outcomes(calls, timeout_s=left_s)
@@ -290,17 +324,19 @@ class Put:
         return Call(endpoint=endpoint, op=ops.CLEAR, body=body, frames=arrays.frames)
 
     def _calls(self, op: str, outcomes: Sequence[Outcome]) -> list[Call]:
-        """``commit`` or ``abort`` for every part that was reserved.
+        """``commit`` or ``abort`` for every part that was reserved, but for an ``abort`` on a shard
+        that is gone.
 
-        A shard that an abort does not reach gives the space back at the deadline of the put, or
-        when this process ends.
+        A shard that an abort does not reach hears of it when it is back; else it gives the space
+        back at the deadline of the put, or when this process ends.
         """
         return [call for _, call in self._calls_of_parts(op, outcomes)]
 
     def _calls_of_parts(self, op: str, outcomes: Sequence[Outcome]) -> list[tuple[PartPut, Call]]:
         calls = []
         for part, outcome in zip(self._parts, outcomes, strict=True):
-            if not isinstance(outcome, TransferQueueError):
+            is_gone = op == ops.ABORT and not self._caller.session.knows(part.rows.slot)
+            if not isinstance(outcome, TransferQueueError) and not is_gone:
                 endpoint = self._caller.session.shard(part.rows.slot).endpoint
                 body = {"put_id": outcome.body["put_id"]}
                 body |= {"by_window": True} if part.by_window else {}

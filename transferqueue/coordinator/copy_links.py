@@ -79,11 +79,15 @@ class CopyLinks:
                 f"service was started without: start it with replicas=2, and declare what needs no "
                 f"second copy with replicas=1"
             )
-        if wanted == 1 and self.replicas == 2 and num_rows:
+        if self.gives_up_second_copies(wanted, partition) and num_rows:
             raise InvalidInput(
                 f"partition {name!r}: replicas=1 has to be declared before the first put; it "
                 f"has {num_rows} rows with two copies: clear them first, or take another name"
             )
+
+    def gives_up_second_copies(self, wanted: int | None, partition: Partition) -> bool:
+        """Whether rows of the partition, which had two, are to have one from now on."""
+        return wanted == 1 and self.replicas == 2 and partition.policy.replicas != 1
 
     def guard_of(self, slot: int) -> int | None:
         """The slot whose shard has its second copy, or is to have it."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from transferqueue.coordinator.answers import answer_message
 from transferqueue.coordinator.checkpoints import Checkpoints
 from transferqueue.coordinator.control_plane import ControlPlane
+from transferqueue.coordinator.declarations import Declarations
 from transferqueue.coordinator.dump import dump, live_bytes
 from transferqueue.coordinator.effects import Effect, FreeRows, Grant, Refuse
 from transferqueue.coordinator.gate import Gate
@@ -18,13 +19,11 @@ from transferqueue.coordinator.journal import copies_record
 from transferqueue.coordinator.leases import Ending
 from transferqueue.coordinator.opening import open_journal
 from transferqueue.coordinator.parked import ParkedRequests
-from transferqueue.coordinator.policy import PartitionPolicy
 from transferqueue.coordinator.requests import claim_id_of
 from transferqueue.coordinator.samplers import SamplerRegistry
 from transferqueue.coordinator.second_copies import SecondCopies, SlotCopies
 from transferqueue.coordinator.shard_links import ShardLinks
 from transferqueue.coordinator.status import Status
-from transferqueue.coordinator.terms_notices import TermsNotices
 from transferqueue.coordinator.time_limit import TimeLimit
 from transferqueue.coordinator.upkeep import Upkeep
 from transferqueue.errors import ClaimError, TransferQueueError
@@ -101,7 +100,8 @@ class CoordinatorServer(Served):
             carry_out=self._carry_out,
             park=self._park,
             on_joined=self._greet,
-            on_heard=lambda: self._notices.heard(self._links.terms_heard),
+            on_changed=lambda: self._greetings.answer(self._server),
+            on_heard=lambda: self._declarations.heard(),
             journal=self._journal,
         )
         self._granted: Lent[int] = Lent()
@@ -111,6 +111,7 @@ class CoordinatorServer(Served):
             num_shards=num_shards,
             links=self._links,
             homes=homes,
+            probe=lambda request: self._server.probe(request),
         )
         self._checkpoints = Checkpoints(
             service_id=service_id,
@@ -121,8 +122,6 @@ class CoordinatorServer(Served):
         )
         guarded = self._gate.guard(
             {
-                ops.CREATE_PARTITION: self._create_partition,
-                ops.DROP_PARTITION: self._drop_partition,
                 ops.CLAIM: self._claim,
                 ops.ACK: self._ack,
                 ops.GIVE_BACK: self._give_back,
@@ -141,7 +140,13 @@ class CoordinatorServer(Served):
             on_cancel=self._cancel,
         )
         self._parked = ParkedRequests(self._server.probe)
-        self._notices = TermsNotices(self._server.reply)
+        self._declarations = Declarations(
+            plane=self._plane,
+            links=self._links,
+            journal=self._journal,
+            server=self._server,
+            carry_out=self._carry_out,
+        )
         self._upkeep = Upkeep(
             plane=self._plane,
             links=self._links,
@@ -159,7 +164,8 @@ class CoordinatorServer(Served):
             stages=self._upkeep.stages,
             server=self._server,
         )
-        guarded = self._gate.guard(self._upkeep.handlers) | {ops.STATUS: status.handle}
+        later = self._upkeep.handlers | self._declarations.handlers
+        guarded = self._gate.guard(later) | {ops.STATUS: status.handle}
         self._server.add_handlers(self._links.handlers | self._checkpoints.shard_handlers | guarded)
         self._links.attach(self._server)
         self._checkpoints.attach(self._server)
@@ -212,13 +218,13 @@ class CoordinatorServer(Served):
         self._forget_the_gone(now_s)
         self._checkpoints.tick(now_s)
         self._links.copies.tick(now_s)
-        parts = (self._parked, self._checkpoints, self._links.copies)
+        parts = (self._parked, self._greetings, self._checkpoints, self._links.copies)
         due = [at for at in (due_s, *(part.next_s() for part in parts)) if at is not None]
         return min(MAX_IDLE_S, max(0.0, min(due) - now_s)) if due else MAX_IDLE_S
 
     def _forget_the_gone(self, now_s: float) -> None:
         """Free the places of those that ended, or lost their connection, while they waited."""
-        for request in self._parked.gone(now_s):
+        for request in (*self._parked.gone(now_s), *self._greetings.gone(now_s)):
             if not self._links.is_shard(request.peer):  # what a shard asks it asks once
                 self._server.forget(request)
                 self._cancel(request.key)
@@ -263,7 +269,7 @@ class CoordinatorServer(Served):
         self._greetings.cancel(key)
         self._checkpoints.cancel(key)
         self._gate.cancel(key)
-        self._notices.cancel(key)
+        self._declarations.cancel(key)
         now_s = time.monotonic()
         if self._parked.pop(key) is not None:
             self._carry_out(self._plane.cancel(key, now_s=now_s))
@@ -283,41 +289,6 @@ class CoordinatorServer(Served):
             self._greetings.answer(self._server)
 
     # -- operations -----------------------------------------------------------------------------
-
-    def _create_partition(self, request: Request) -> Reply | None:
-        policy = PartitionPolicy.from_plain(request.body["policy"])
-        name, now_s = str(request.body["partition"]), time.monotonic()
-        self._links.check_backends(policy.backend.values())
-        self._links.copies.check_replicas(policy.replicas, self._plane.partitions.looked_at(name))
-        effects = self._plane.create_partition(name, policy, now_s=now_s)
-        reply = Reply(body={})
-        self._journal.declared(name, policy, now_s, (request.key, reply))
-        self._date_rows(name, now_s)
-        self._carry_out(effects)
-        number = self._links.declare(self._plane.partitions.terms())
-        if not policy.concerns_shards:
-            return reply
-        self._notices.wait(number, request, reply)
-        self._notices.heard(self._links.terms_heard)
-        return None
-
-    def _date_rows(self, name: str, now_s: float) -> None:
-        """Rows that were put before their partition was declared: from now on their age counts."""
-        made = self._plane.partitions.known(name)
-        if made.policy.ttl_s is not None and made.table.num_rows:
-            uids = made.table.uids(made.table.live_rows())
-            self._journal.tagged(name, uids, {}, rows_put=made.quota.rows_put, now_s=now_s)
-
-    def _drop_partition(self, request: Request) -> Reply:
-        name, now_s = str(request.body["partition"]), time.monotonic()
-        table = self._plane.partitions.known(name).table
-        uids = table.uids(table.present_rows())
-        effects = self._plane.drop_partition(name, now_s=now_s)
-        reply = Reply(body={})
-        self._journal.dropped(name, uids, now_s, (request.key, reply))
-        self._links.declare(self._plane.partitions.terms())
-        self._carry_out(effects)
-        return reply
 
     def _claim(self, request: Request) -> None:
         body, arrays = request.body, ArrayReader(request.frames)

@@ -50,15 +50,16 @@ class ShardLink:
     heard_s: float = 0.0
     """When it said something last."""
     terms_heard: int = 0
-    """The number of the last `Terms` that it knows."""
+    """The number of the last `Terms` that it knows; all that it had done before is known here."""
     told: list[NDArray[np.int64]] | None = field(default_factory=list)
     """The rows that its account named so far; ``None`` when all of it has come."""
 
 
 class ShardLinks:
     """Every shard that has come. ``carry_out`` takes effects of the control plane, ``park`` those
-    that will answer a request, ``on_joined`` hears of a new shard, ``on_heard`` that
-    ``terms_heard`` may have changed. ``give_up``: a slot's rows are lost. ``copies``: see there."""
+    that will answer a request, ``on_joined`` hears of a new shard, ``on_changed`` that the
+    directory is another one, ``on_heard`` that ``terms_heard`` may be. ``give_up``: a slot's rows
+    are lost. ``copies``: see there."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class ShardLinks:
         carry_out: Callable[[Sequence[Effect]], None],
         park: Callable[[Request, Sequence[Effect]], None],
         on_joined: Callable[[], None],
+        on_changed: Callable[[], None],
         on_heard: Callable[[], None],
         journal: CoordinatorJournal,
     ) -> None:
@@ -79,6 +81,7 @@ class ShardLinks:
         self._carry_out = carry_out
         self._park = park
         self._on_joined = on_joined
+        self._on_changed = on_changed
         self._on_heard = on_heard
         self._journal = journal
         self._shards: dict[int, ShardLink] = {}
@@ -121,6 +124,7 @@ class ShardLinks:
     def _changed(self) -> None:
         self._num_changes += 1
         self._say_epoch()
+        self._on_changed()
 
     def _say_epoch(self) -> None:
         assert self._server is not None
@@ -200,8 +204,15 @@ class ShardLinks:
         """What shards have to know of partitions from now on. Returns its number: shards that know
         of it say so in ``terms_heard``."""
         if terms != self._terms:
-            self._terms, self._num_terms = terms, self._num_terms + 1
-            self._tell_terms(list(self._shards.values()))
+            self._terms = terms
+            self.ask()
+        return self._num_terms
+
+    def ask(self) -> int:
+        """Have every shard tell what it has done so far. Returns the number of the question: shards
+        of whom all has come that was done before they heard it say so in ``terms_heard``."""
+        self._num_terms += 1
+        self._tell_terms(list(self._shards.values()))
         return self._num_terms
 
     def _send(self, shard: ShardLink, message: Message) -> None:
@@ -251,9 +262,7 @@ class ShardLinks:
             self._changed()
         if is_new:
             self._tell_terms([shard])
-        told_by, number = body["terms_heard"]
-        shard.terms_heard = int(number) if told_by == self._incarnation else 0
-        self._on_heard()
+        self._note_heard(shard, body)
         answer = {
             "next_event": shard.next_event,
             "incarnation": self._incarnation,
@@ -262,6 +271,16 @@ class ShardLinks:
         if "copies" in body:
             answer["copies"] = self.copies.hear(slot, body["copies"], request.received_s)
         return Reply(body=answer)
+
+    def _note_heard(self, shard: ShardLink, body: Mapping[str, Any]) -> None:
+        """What it knows counts once everything has come that it had told before it said so: an
+        event may have been lost with a connection, and this not."""
+        by, number = body["terms_heard"]
+        to, next_event = body["told"]
+        is_all_here = to == self._incarnation and shard.next_event >= int(next_event)
+        if by == self._incarnation and is_all_here:
+            shard.terms_heard = int(number)
+        self._on_heard()
 
     def _event(self, request: Request) -> Reply:
         """One numbered event of a shard's stream. Answered with the number that comes next, which

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import zmq
 
 from transferqueue.errors import Closed, ConfigError, ForkedClient
-from transferqueue.net.calls import CANCEL, RESUME, Call, Flow, Outcome
+from transferqueue.net.calls import CANCEL, RESUME, Call, Flow, Outcome, Whereabouts
 from transferqueue.net.contexts import Contexts
 from transferqueue.net.pending import Pending, PendingCalls, PendingFlows
 from transferqueue.net.sockets import (
@@ -23,6 +23,7 @@ from transferqueue.net.sockets import (
     connect_dealer,
     descriptor,
     receive_or_none,
+    said_where_it_was,
     send_or_drop,
 )
 
@@ -60,15 +61,19 @@ class AsyncChannel:
         self._pid = os.getpid()
         self._closed = False
 
-    async def exchange(self, calls: Sequence[Call], *, timeout_s: float) -> list[Outcome]:
+    async def exchange(
+        self, calls: Sequence[Call], *, timeout_s: float, whereabouts: Whereabouts | None = None
+    ) -> list[Outcome]:
         """See `Channel`. A cancelled task cancels its calls at their peers."""
-        pending = PendingCalls(calls)
+        pending = PendingCalls(calls, whereabouts)
         await self._carry_out(pending, timeout_s)
         return pending.outcomes()
 
-    async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
+    async def flow(
+        self, flows: Sequence[Flow], *, timeout_s: float, whereabouts: Whereabouts | None = None
+    ) -> None:
         """See `Channel`. Chunks are taken on the loop, between other things."""
-        pending = PendingFlows(flows)
+        pending = PendingFlows(flows, whereabouts)
         await self._carry_out(pending, timeout_s)
         pending.raise_failure()
 
@@ -104,6 +109,8 @@ class AsyncChannel:
             self._cancel(pending.give_up_silent(now_s))
             if not pending:
                 return
+            for call in pending.look(now_s):
+                self._send(call, exchange)
             for call in pending.quiet(now_s):
                 self._control(call, RESUME)
             exchange.progress.clear()
@@ -122,7 +129,7 @@ class AsyncChannel:
     def _send(self, call: Call, exchange: _Exchange) -> None:
         """Send on the peer's socket, or on a new one where that has been refused for good."""
         self._waiting[call.request_id] = exchange
-        message = call.message()
+        message = said_where_it_was(call, self._sockets).message()
         if not send_or_drop(self._socket(call.endpoint), message, self.wire_bytes):
             self._forget(call.endpoint)
             send_or_drop(self._socket(call.endpoint), message, self.wire_bytes)

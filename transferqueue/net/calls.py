@@ -32,6 +32,10 @@ CANCEL = "cancel"
 WORKING = "working"
 UNKNOWN = "unknown"
 
+LOOK_AFTER_S = 1.0
+"""A peer that says nothing at all for so long may be gone: it is asked whether it is. One that is
+there says within milliseconds that it is working."""
+
 _request_ids = itertools.count(1)
 
 T = TypeVar("T")
@@ -49,6 +53,8 @@ class Call:
     silence_s: float | None = None
     """The call has failed when its peer has said nothing at all for so long, not even that it is
     working on it; ``None``: its deadline alone counts."""
+    moved_from: tuple[str, ...] = ()
+    """Where it went before, when others took the place of its peer."""
 
     def message(self) -> Message:
         return Message(
@@ -58,6 +64,11 @@ class Call:
     def control(self, op: str) -> Message:
         """``resume`` or ``cancel`` for this request."""
         return Message(op=op, request_id=self.request_id, body={}, frames=[])
+
+    def moved_to(self, endpoint: str) -> Call:
+        """The same call for whoever has taken the place of its peer, and may have answered it."""
+        been = (*self.moved_from, self.endpoint)
+        return dataclasses.replace(self, endpoint=endpoint, moved_from=been)
 
     def after(self, waited_s: float) -> Call:
         """The same call, sent again after so long: its peer has so much less time for it."""
@@ -78,6 +89,24 @@ class Call:
 Outcome = Message | TransferQueueError
 
 
+class Whereabouts(Protocol):
+    """Where peers are that say nothing: known to another peer, which is asked."""
+
+    def question(self) -> Call:
+        """Answered when there is something new, which may take long."""
+        ...
+
+    def hear(self, answer: Message) -> None: ...
+
+    def of(self, call: Call) -> str | TransferQueueError:
+        """The endpoint that a call is to go to, as it is known now; or why it has failed."""
+        ...
+
+    def slot_of(self, call: Call) -> int:
+        """Of its peer."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
     """Many calls to one peer, made one after the other as the answers to earlier ones come."""
@@ -96,17 +125,23 @@ class Flow:
 class Channel(Protocol):
     """Long-lived sockets to any number of peers. One face waits in the thread, one in the loop."""
 
-    async def exchange(self, calls: Sequence[Call], *, timeout_s: float) -> list[Outcome]:
+    async def exchange(
+        self, calls: Sequence[Call], *, timeout_s: float, whereabouts: Whereabouts | None = None
+    ) -> list[Outcome]:
         """Send every call, wait for every answer. Outcomes in the order of ``calls``.
 
         A peer's refusal and a peer's silence (`ServiceUnreachable`) are outcomes, not raises, so
-        that one failed peer does not hide what the others did.
+        that one failed peer does not hide what the others did. ``whereabouts``: who to ask about
+        silent peers; a call goes on where its peer's place has been taken.
         """
         ...
 
-    async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
+    async def flow(
+        self, flows: Sequence[Flow], *, timeout_s: float, whereabouts: Whereabouts | None = None
+    ) -> None:
         """Carry out every flow, side by side. Raises the first failure, and then has given up what
-        was still under way; `TransferUnfinished` when the time is up."""
+        was still under way; `TransferUnfinished` when the time is up. One whose peer's place has
+        been taken has failed (`TransferExpired`): nobody else has what it began."""
         ...
 
     async def apart(self, works: Sequence[Callable[[], T]]) -> list[T]:

@@ -6,10 +6,16 @@ from abc import ABC, abstractmethod
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from transferqueue.errors import ServiceUnreachable, TransferQueueError, TransferUnfinished
+from transferqueue.errors import (
+    ServiceUnreachable,
+    TransferExpired,
+    TransferQueueError,
+    TransferUnfinished,
+)
 from transferqueue.net.calls import (
     ASK_AGAIN_S,
     FIRST_ASK_S,
+    LOOK_AFTER_S,
     RESUME,
     UNKNOWN,
     Call,
@@ -21,6 +27,7 @@ from transferqueue.wire.format import ERROR_OP, decode_error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from transferqueue.net.calls import Whereabouts
     from transferqueue.wire.format import Message
 
 
@@ -32,12 +39,19 @@ def outcome_of(message: Message) -> Outcome:
 class Pending(ABC):
     """Calls under way, seen by a channel.
 
-    The channel sends what `first` and `settle` return, asks again for what `quiet` names, cancels
-    what `give_up_silent` names, and stops when this is false. True while any answer is still to
-    come.
+    The channel sends what `first`, `look` and `settle` return, asks again for what `quiet` names,
+    cancels what `give_up_silent` names, and stops when this is false. True while any answer is
+    still to come.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whereabouts: Whereabouts | None) -> None:
+        self._whereabouts = whereabouts
+        self._question: int | None = None
+        """The request id of what is asked about silent peers, while it has no answer."""
+        self._look_s = 0.0
+        """Not asked again before."""
+        self._lost: dict[int, TransferQueueError] = {}
+        """Why calls have failed that are still to be cancelled."""
         self._under_way: dict[int, Call] = {}
         self._sent_s: dict[int, float] = {}
         """When each of them was sent first."""
@@ -49,7 +63,7 @@ class Pending(ABC):
         """The silence after which each peer is asked next."""
 
     def __bool__(self) -> bool:
-        return bool(self._under_way)
+        return len(self._under_way) > (self._question is not None)
 
     @property
     def endpoints(self) -> list[str]:
@@ -85,6 +99,9 @@ class Pending(ABC):
             return [call.after(waited_s)] if is_lost else []
         del self._under_way[message.request_id]
         del self._sent_s[message.request_id]
+        if message.request_id == self._question:
+            self._question = None
+            return self._found(message, now_s)
         return self._answered(call, message, now_s)
 
     def quiet(self, now_s: float) -> list[Call]:
@@ -96,6 +113,52 @@ class Pending(ABC):
             self._ask_after_s[endpoint] = min(ASK_AGAIN_S, 2 * self._ask_after_s[endpoint])
         return [call for call in self._under_way.values() if call.endpoint in silent]
 
+    # -- peers that may be gone -----------------------------------------------------------------
+
+    def look(self, now_s: float) -> list[Call]:
+        """What to ask about peers that have said nothing for `LOOK_AFTER_S`."""
+        is_due = self._whereabouts is not None and self._question is None and now_s >= self._look_s
+        if not is_due or not self._silent(now_s):
+            return []
+        assert self._whereabouts is not None
+        question = self._whereabouts.question()
+        self._question, self._look_s = question.request_id, now_s + LOOK_AFTER_S
+        return [self._send(question, now_s)]
+
+    def _silent(self, now_s: float) -> list[Call]:
+        return [
+            call
+            for call in self._under_way.values()
+            if call.request_id != self._question
+            and now_s - self._spoke_s[call.endpoint] >= LOOK_AFTER_S
+        ]
+
+    def _found(self, answer: Message, now_s: float) -> list[Call]:
+        """It is known where peers are. Calls to those that are gone fail, with the next
+        `give_up_silent`; those of others go where they are now."""
+        assert self._whereabouts is not None
+        try:
+            if answer.op == ERROR_OP:
+                raise decode_error(answer.body)
+            self._whereabouts.hear(answer)
+        except TransferQueueError:
+            return []  # asked again; whoever asks for something else there is told what is wrong
+        moved = []
+        for call in self._silent(now_s):
+            found = self._whereabouts.of(call)
+            if isinstance(found, TransferQueueError):
+                self._lost[call.request_id] = found
+            elif found != call.endpoint:
+                moved += self._move(call, found, now_s)
+        return moved
+
+    def _move(self, call: Call, endpoint: str, now_s: float) -> list[Call]:
+        moved = call.moved_to(endpoint)
+        first_s = self._sent_s[call.request_id]
+        self._send(moved, now_s)
+        self._sent_s[call.request_id] = first_s
+        return [moved.after(now_s - first_s)]
+
     def next_ask_s(self) -> float:
         """When `quiet` or `give_up_silent` may name calls next."""
         allowed = [
@@ -106,16 +169,22 @@ class Pending(ABC):
         return min([*map(self._ask_s, self._heard_s), *allowed])
 
     def give_up_silent(self, now_s: float) -> list[Call]:
-        """Calls whose peer has said nothing for longer than they allow. They have failed."""
+        """Calls whose peer is gone, or has said nothing for longer than they allow. They have
+        failed."""
         silent = [
             call
             for call in self._under_way.values()
-            if call.silence_s is not None and now_s - self._spoke_s[call.endpoint] >= call.silence_s
+            if call.request_id in self._lost
+            or (
+                call.silence_s is not None
+                and now_s - self._spoke_s[call.endpoint] >= call.silence_s
+            )
         ]
         for call in silent:
             del self._under_way[call.request_id]
             waited_s = now_s - self._sent_s.pop(call.request_id)
-            self._failed(call, ServiceUnreachable(call.endpoint, call.op, waited_s))
+            lost = self._lost.pop(call.request_id, None)
+            self._failed(call, lost or ServiceUnreachable(call.endpoint, call.op, waited_s))
         return silent
 
     def _ask_s(self, endpoint: str) -> float:
@@ -146,8 +215,8 @@ class PendingCalls(Pending):
     """Calls made at once. Invariant: every call ends in exactly one outcome, the first that
     arrived for it."""
 
-    def __init__(self, calls: Sequence[Call]) -> None:
-        super().__init__()
+    def __init__(self, calls: Sequence[Call], whereabouts: Whereabouts | None = None) -> None:
+        super().__init__(whereabouts)
         self._calls = list(calls)
         self._outcomes: dict[int, Outcome] = {}
 
@@ -162,7 +231,7 @@ class PendingCalls(Pending):
         self._outcomes[call.request_id] = error
 
     def broken_off(self) -> list[Call]:
-        return self._calls
+        return list({call.request_id: call for call in (*self._calls, *self.under_way())}.values())
 
     def give_up(self, waited_s: float) -> None:
         for call in self._under_way.values():
@@ -181,8 +250,8 @@ class PendingFlows(Pending):
     The first failure of any flow ends them all: nothing more is sent.
     """
 
-    def __init__(self, flows: Sequence[Flow]) -> None:
-        super().__init__()
+    def __init__(self, flows: Sequence[Flow], whereabouts: Whereabouts | None = None) -> None:
+        super().__init__(whereabouts)
         self._states = [_FlowState(flow) for flow in flows]
         self._state_of: dict[int, _FlowState] = {}
         self._failure: TransferQueueError | None = None
@@ -216,6 +285,13 @@ class PendingFlows(Pending):
 
     def _failed(self, call: Call, error: TransferQueueError) -> None:
         self._failure = error
+
+    def _move(self, call: Call, endpoint: str, now_s: float) -> list[Call]:
+        assert self._whereabouts is not None
+        number = int(call.body.get("put_id", call.body.get("lease_id", 0)))
+        slot = self._whereabouts.slot_of(call)
+        self._lost[call.request_id] = TransferExpired(call.op, number, slot)
+        return []
 
     def give_up(self, waited_s: float) -> None:
         state = next(state for state in self._states if state.num_under_way)

@@ -30,10 +30,14 @@ class AnswerLog:
     def is_in_progress(self, peer: bytes, request_id: int) -> bool:
         return (peer, request_id) in self._in_progress
 
-    def answer_to(self, peer: bytes, request_id: int) -> Message | None:
-        """The answer that was given and kept, if any."""
-        answers = self._answers.get(peer)
-        return None if answers is None else answers.get(request_id)
+    def answer_to(self, peer: bytes, request_id: int, was: object = None) -> Message | None:
+        """The answer that was given and kept, if any. ``was``: names that the peer had with servers
+        whose place this one has taken, and whose answers it knows; from the wire, so anything."""
+        for name in (peer, *(was if isinstance(was, list) else ())):
+            answers = self._answers.get(name) if isinstance(name, bytes) else None
+            if answers is not None and request_id in answers:
+                return answers[request_id]
+        return None
 
     def finish(self, peer: bytes, request_id: int, answer: Message, *, keep: bool) -> None:
         """The request is answered; ``keep`` the answer when carrying it out again would differ."""

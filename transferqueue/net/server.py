@@ -40,7 +40,7 @@ from transferqueue.wire.format import (
     encode_error,
     encode_message,
 )
-from transferqueue.wire.ops import TRACE
+from transferqueue.wire.ops import TRACE, WAS
 
 if TYPE_CHECKING:
     from transferqueue.net.stream import StreamSender
@@ -256,7 +256,7 @@ class Server:
             return
         if message.op in (RESUME, CANCEL):
             self._control(peer, message)
-        elif not self._repeat_answer(peer, message.request_id):
+        elif not self._repeat_answer(peer, message.request_id, message.body.get(WAS)):
             self._handle(
                 Request(
                     peer=peer,
@@ -280,12 +280,12 @@ class Server:
         elif not self._repeat_answer(peer, request_id):
             self._send_state(peer, request_id, UNKNOWN)
 
-    def _repeat_answer(self, peer: bytes, request_id: int) -> bool:
+    def _repeat_answer(self, peer: bytes, request_id: int, was: object = None) -> bool:
         """Whether the request is known: then its answer or its state has been sent."""
         if self._answers.is_in_progress(peer, request_id):
             self._send_state(peer, request_id, WORKING)
             return True
-        answer = self._answers.answer_to(peer, request_id)
+        answer = self._answers.answer_to(peer, request_id, was)
         if answer is not None:
             self._send(peer, answer)
         return answer is not None

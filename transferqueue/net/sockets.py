@@ -12,10 +12,12 @@ import zmq
 
 from transferqueue.errors import CannotListen, WireError
 from transferqueue.wire.format import Buffer, Message, decode_message, encode_message
+from transferqueue.wire.ops import WAS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from transferqueue.net.calls import Call
     from transferqueue.net.keys import ClientKeys
 
 IDENTITY_BYTES = 16
@@ -95,6 +97,15 @@ def connect_dealer(
         socket.close(linger=0)
         raise
     return socket
+
+
+def said_where_it_was(call: Call, sockets: Mapping[str, zmq.Socket[bytes]]) -> Call:
+    """A call that went to other peers before says by which name each of them knew this one: whoever
+    has their place may know of it."""
+    been = [sockets[endpoint] for endpoint in call.moved_from if endpoint in sockets]
+    if not been:
+        return call
+    return call.with_more(WAS, [socket.getsockopt(zmq.ROUTING_ID) for socket in been])
 
 
 def _watch_connection(socket: zmq.Socket[bytes]) -> None:

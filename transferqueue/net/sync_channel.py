@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import zmq
 
 from transferqueue.errors import Closed, ConfigError, ForkedClient
-from transferqueue.net.calls import CANCEL, RESUME, Call, Flow, Outcome
+from transferqueue.net.calls import CANCEL, RESUME, Call, Flow, Outcome, Whereabouts
 from transferqueue.net.contexts import Contexts
 from transferqueue.net.pending import Pending, PendingCalls, PendingFlows
 from transferqueue.net.sockets import (
@@ -23,6 +23,7 @@ from transferqueue.net.sockets import (
     connect_dealer,
     milliseconds,
     receive_or_none,
+    said_where_it_was,
     send_or_drop,
 )
 
@@ -60,15 +61,19 @@ class SyncChannel:
         self._keys = keys
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
 
-    def exchange(self, calls: Sequence[Call], *, timeout_s: float) -> list[Outcome]:
+    def exchange(
+        self, calls: Sequence[Call], *, timeout_s: float, whereabouts: Whereabouts | None = None
+    ) -> list[Outcome]:
         """See `Channel`."""
-        pending = PendingCalls(calls)
+        pending = PendingCalls(calls, whereabouts)
         self._carry_out(pending, timeout_s)
         return pending.outcomes()
 
-    def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
+    def flow(
+        self, flows: Sequence[Flow], *, timeout_s: float, whereabouts: Whereabouts | None = None
+    ) -> None:
         """See `Channel`."""
-        pending = PendingFlows(flows)
+        pending = PendingFlows(flows, whereabouts)
         self._carry_out(pending, timeout_s)
         pending.raise_failure()
 
@@ -97,6 +102,8 @@ class SyncChannel:
             self._cancel(pending.give_up_silent(now_s))
             if not pending:
                 return
+            for call in pending.look(now_s):
+                self._send(call)
             for call in pending.quiet(now_s):
                 self._send_control(call, RESUME)
             wait_s = min(deadline_s, pending.next_ask_s()) - now_s
@@ -113,7 +120,7 @@ class SyncChannel:
 
     def _send(self, call: Call) -> None:
         """Send on the peer's socket, or on a new one where that has been refused for good."""
-        message = call.message()
+        message = said_where_it_was(call, self._sockets).message()
         if not send_or_drop(self._socket(call.endpoint), message, self._count):
             self._sockets.pop(call.endpoint).close()
             send_or_drop(self._socket(call.endpoint), message, self._count)
@@ -156,15 +163,19 @@ class SyncChannelPool:
         self._idle: list[SyncChannel] = []
         self._closed = False
 
-    async def exchange(self, calls: Sequence[Call], *, timeout_s: float) -> list[Outcome]:
+    async def exchange(
+        self, calls: Sequence[Call], *, timeout_s: float, whereabouts: Whereabouts | None = None
+    ) -> list[Outcome]:
         """See `Channel`. Blocks the thread and never suspends, whatever the ``async`` says."""
         with self._channel() as channel:
-            return channel.exchange(calls, timeout_s=timeout_s)
+            return channel.exchange(calls, timeout_s=timeout_s, whereabouts=whereabouts)
 
-    async def flow(self, flows: Sequence[Flow], *, timeout_s: float) -> None:
+    async def flow(
+        self, flows: Sequence[Flow], *, timeout_s: float, whereabouts: Whereabouts | None = None
+    ) -> None:
         """See `Channel`. Blocks the thread and never suspends."""
         with self._channel() as channel:
-            channel.flow(flows, timeout_s=timeout_s)
+            channel.flow(flows, timeout_s=timeout_s, whereabouts=whereabouts)
 
     async def apart(self, works: Sequence[Callable[[], T]]) -> list[T]:
         """See `Channel`. Blocks the thread and never suspends."""

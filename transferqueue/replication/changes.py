@@ -146,6 +146,7 @@ class FullCopy:
             "one_copy": [name for name in one_copy if name in store.partitions],
             "answers": [[*key, *said] for key, said in answers.items()],
             "parts": store.split_puts.ended_to_plain(),
+            "backends": {name: dict(choice) for name, choice in store.choice.of.items()},
         }
         self._tagged = list(tagged)
         self.total_bytes = sum(column.runs.total_bytes for column in self._cut.columns)

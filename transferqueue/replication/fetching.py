@@ -125,6 +125,8 @@ class Fetching:
                 return mirror
             if not mirror.take(_taken(answer)):
                 raise StorageFull(0, 0, backend.capacity_bytes, 0.0, self._slot)
+            if answer.body["kind"] == Kind.HEAD:
+                store.choice.declare(mirror.choices)
             at += 1
 
     def _ask(self, guard: GuardAddress, asked: dict[str, object]) -> Message | None:
@@ -161,20 +163,27 @@ class Fetcher:
     def __call__(self, store: Store, backend: SeveralBackends, epoch: int) -> Fetched | None:
         """``None``, and the store is still empty, without one. ``epoch``: how many processes of
         the slot there were, so far as is known here."""
-        fetching = Fetching(
-            self.slot,
-            lineage=self.lineage,
-            coordinator=self.coordinator,
-            keys=self.keys,
-            should_stop=self.should_stop,
-        )
-        with contextlib.closing(fetching):
+        with contextlib.closing(self._fetching()) as fetching:
             copy = fetching.find()
             if copy is None:
                 return None
             epoch = max(epoch, copy.epoch + 1)
             mirror = fetching.fetch(store, backend, epoch=epoch, copy=copy)
         return None if mirror is None else Fetched(mirror=mirror, epoch=epoch)
+
+    def is_there(self) -> bool:
+        """Whether there is one."""
+        with contextlib.closing(self._fetching()) as fetching:
+            return fetching.find() is not None
+
+    def _fetching(self) -> Fetching:
+        return Fetching(
+            self.slot,
+            lineage=self.lineage,
+            coordinator=self.coordinator,
+            keys=self.keys,
+            should_stop=self.should_stop,
+        )
 
 
 def _taken(answer: Message) -> Taken:

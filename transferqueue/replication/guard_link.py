@@ -214,7 +214,8 @@ class GuardLink:
         """The bytes of a step, added to its frames; or where they lie, for a guard that can map
         them. They are held here until it has answered."""
         is_here = self._backend.lies_in_memory(runs.starts)
-        if self._may_map and is_here and runs.total_bytes >= MAP_FROM_BYTES:
+        may_map = self._may_map and self._backend.is_mappable(runs.starts)
+        if may_map and runs.total_bytes >= MAP_FROM_BYTES:
             arrays = ArrayWriter()
             arrays.frames = frames
             return {"mapped": [arrays.add(runs.starts), arrays.add(runs.sizes)]}

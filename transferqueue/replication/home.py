@@ -36,6 +36,10 @@ class Copies(Protocol):
     one_copy: frozenset[str]
     """Partitions whose rows have no second copy."""
 
+    def declare(self, one_copy: frozenset[str]) -> None:
+        """From now on it is these."""
+        ...
+
     @property
     def guard(self) -> int:
         """The slot whose shard has the second copy; -1: there is none."""
@@ -44,15 +48,6 @@ class Copies(Protocol):
     @property
     def num_waiting(self) -> int:
         """Changes that are not made yet."""
-        ...
-
-    @property
-    def limit_bytes(self) -> int | None:
-        """Of this shard's budget that its own rows may take; ``None``: all."""
-        ...
-
-    def left_bytes(self) -> int | None:
-        """Of `limit_bytes`, what is not taken."""
         ...
 
     @property
@@ -106,11 +101,10 @@ class OneCopy:
 
     guard = -1
     num_waiting = guard_free_bytes = guard_bytes = 0
-    limit_bytes = None
     one_copy: frozenset[str] = frozenset()
 
-    def left_bytes(self) -> int | None:
-        return None
+    def declare(self, one_copy: frozenset[str]) -> None:
+        self.one_copy = one_copy
 
     def put(
         self,
@@ -153,9 +147,7 @@ class OneCopy:
 
 
 class TwoCopies:
-    """See `Copies`. ``limit_bytes``: half of the budget, so that every guard has room for a mirror
-    at any time, also after one was lost and rows were put on one copy only; ``own_bytes`` is what
-    of it is taken. ``send`` is called when there may be something to send, ``on_free`` when memory
+    """See `Copies`. ``send`` is called when there may be something to send, ``on_free`` when memory
     that was held for the guard is not any more, ``completed`` when the guard knows that it has
     everything; ``answers`` and ``tagged``: see `FullCopy`."""
 
@@ -163,8 +155,6 @@ class TwoCopies:
         self,
         store: Store,
         *,
-        limit_bytes: int,
-        own_bytes: Callable[[], int],
         answers: Callable[[], Mapping[Key, list[Any]]],
         tagged: Callable[[], Sequence[Committed]],
         send: Callable[[], None],
@@ -179,9 +169,7 @@ class TwoCopies:
         """The one that is under way."""
         self.guard = -1
         self.one_copy: frozenset[str] = frozenset()
-        self.limit_bytes = limit_bytes
         self.guard_free_bytes = self.guard_bytes = 0
-        self._own_bytes = own_bytes
         self._store = store
         self._answers = answers
         self._tagged = tagged
@@ -194,8 +182,13 @@ class TwoCopies:
     def num_waiting(self) -> int:
         return self.log.num_waiting
 
-    def left_bytes(self) -> int | None:
-        return self.limit_bytes - self._own_bytes()
+    def declare(self, one_copy: frozenset[str]) -> None:
+        """What the guard has of a partition that is new among them was put beside the declaration:
+        it starts over, so that later fields are not missing from rows that it has."""
+        new, self.one_copy = one_copy - self.one_copy, one_copy
+        has_rows = any(len(table) for name, table in self._store.partitions.items() if name in new)
+        if has_rows or any(put.plan.partition in new for put in self._store.reservations()):
+            self._lost_sight()
 
     def put(
         self,

@@ -12,7 +12,6 @@ from transferqueue.net.server import Reply
 from transferqueue.replication.changes import FullCopy, Kind
 from transferqueue.replication.mirror import Mirror, Taken
 from transferqueue.replication.mirror_space import MirrorSpace
-from transferqueue.shard.backend_choice import BackendChoice
 from transferqueue.shard.store import Store
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.server import Handler, Request
     from transferqueue.replication.changes import Step
+    from transferqueue.shard.backend_choice import BackendChoice
     from transferqueue.wire.format import Buffer
 
 FIRST_EPOCH = 1 << 30
@@ -51,12 +51,19 @@ class Kept:
 
 
 class Keeper:
-    """``epoch``: how many processes this shard has had. ``on_free``: memory may have come free."""
+    """``choice``: to which backends puts go here. ``epoch``: how many processes this shard has had.
+    ``on_free``: memory may have come free."""
 
     def __init__(
-        self, *, backend: SeveralBackends, epoch: int, on_free: Callable[[], None]
+        self,
+        *,
+        backend: SeveralBackends,
+        choice: BackendChoice,
+        epoch: int,
+        on_free: Callable[[], None],
     ) -> None:
         self._backend = backend
+        self._choice = choice
         self._on_free = on_free
         self._next_epoch = FIRST_EPOCH + ((epoch & 0x3FFF) << 16)
         self.kept: dict[int, Kept] = {}
@@ -72,10 +79,10 @@ class Keeper:
         kept = self.kept.get(slot)
         return kept if kept is not None and kept.mirror.is_complete else None
 
-    @property
-    def used_bytes(self) -> int:
-        """Of this shard's memory that mirrors take, also dropped ones that somebody reads."""
-        return sum(space.used_bytes for space in self._spaces)
+    def used_bytes(self, number: int) -> int:
+        """Of this shard's backend of this number that mirrors take, also dropped ones that somebody
+        reads."""
+        return sum(space.used_in(number) for space in self._spaces)
 
     def by_epoch(self, epoch: int) -> Kept | None:
         """The mirror whose leases have this number."""
@@ -99,8 +106,9 @@ class Keeper:
             is_made = self._take(slot, kept, Kind(kind), request)
         said = {"generation": generation, "received": kept.num_received, "is_made": is_made}
         if not is_made:
-            capacity = self._backend.capacity_bytes
-            said |= {"free": capacity - self._backend.used_bytes, "capacity": capacity}
+            full = self._backend.members[self._backend.refused[0]]
+            capacity = full.budget_bytes
+            said |= {"free": capacity - full.backend.used_bytes, "capacity": capacity}
         return Reply(body=said)
 
     def _begin(self, slot: int, generation: str, body: Mapping[str, Any]) -> Reply:
@@ -121,7 +129,7 @@ class Keeper:
         space = MirrorSpace(self._backend)
         self._spaces = [*(one for one in self._spaces if one.used_bytes), space]
         store = Store(slot=slot, space=space)
-        store.begin(epoch, space, BackendChoice(self._backend.names, default=self._backend.default))
+        store.begin(epoch, space, self._choice)
         arena = body["arena"]
         memory = None
         if arena is not None and body["boot_id"] == boot_id():

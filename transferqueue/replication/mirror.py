@@ -67,6 +67,8 @@ class Mirror:
         """As in the home's journal: partition (nil: not to be undone), first uid, rows."""
         self.tagged: deque[Committed] = deque()
         """Puts of whose tags the coordinator may not have heard."""
+        self.choices: dict[str, dict[str, str]] = {}
+        """To which backends the home's rows went, by partition, when the copy began."""
         self._backend = backend
         self._space = space
         self._numbers = itertools.count(1)
@@ -110,6 +112,7 @@ class Mirror:
         store.lost_below = int(body["lost_below"])
         store.lost_in = {str(name): int(below) for name, below in body["lost_in"].items()}
         self._miss(body["one_copy"])
+        self.choices = {str(name): dict(choice) for name, choice in body["backends"].items()}
         store.split_puts.restore(body["parts"])
         for peer, request_id, *said in body["answers"]:
             self._remember((bytes(peer), int(request_id)), said)
@@ -148,13 +151,21 @@ class Mirror:
         if plan.uids is not None and not self.store.has_all(plan.partition, plan.uids):
             # Some were cleared before its commit: it is not made at home either.
             return _OpenPut(plan=plan, reservation=None, has_room=True)
-        addresses = self._space.reserve([column.nbytes for column in plan.columns])
+        addresses = self._reserved(plan)
         if addresses is None:
             return _OpenPut(plan=plan, reservation=None, has_room=False)
         # Not `Store.reserve`: which cells may be written was decided at home.
         number = -next(self._numbers)  # no put of a client has such a number
         reservation = self.store.enter(number, plan, "", addresses)
         return _OpenPut(plan=plan, reservation=reservation, has_room=True)
+
+    def _reserved(self, plan: PutPlan) -> np.ndarray | None:
+        """Room in the backends where a put here would go too."""
+        sizes, names = [c.nbytes for c in plan.columns], [c.name for c in plan.columns]
+        numbers = self.store.choice.numbers_of_copy(plan.partition, names)
+        if numbers is None:
+            return self._space.reserve(sizes)
+        return self._space.reserve_in(sizes, numbers)
 
     def _fill(self, step: Taken) -> bool:
         if self._open is None:

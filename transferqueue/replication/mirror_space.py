@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
+
+import numpy as np
+
+from transferqueue.backends.several import ADDRESS_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
 
     from transferqueue.shard.space import Space
 
@@ -17,8 +20,16 @@ class MirrorSpace:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self.used_bytes = 0
+        self._used: Counter[int] = Counter()
+
+    @property
+    def used_bytes(self) -> int:
         """Reserved and not freed, padding included."""
+        return self._used.total()
+
+    def used_in(self, number: int) -> int:
+        """Of that, in the backend of this number."""
+        return self._used[number]
 
     def reserve(self, nbytes: Sequence[int]) -> np.ndarray | None:
         return self._counted(self._space.reserve(nbytes), nbytes)
@@ -28,12 +39,17 @@ class MirrorSpace:
 
     def _counted(self, found: np.ndarray | None, nbytes: Sequence[int]) -> np.ndarray | None:
         if found is not None:
-            self.used_bytes += int(self.extents_at(found, nbytes).sum())
+            self._used.update(_by_number(found, self._space.extents_at(found, nbytes)))
         return found
 
     def extents_at(self, addresses: np.ndarray, nbytes: Sequence[int]) -> np.ndarray:
         return self._space.extents_at(addresses, nbytes)
 
     def free(self, addresses: np.ndarray, nbytes: np.ndarray) -> None:
-        self.used_bytes -= int(nbytes.sum())
+        self._used.subtract(_by_number(addresses, nbytes))
         self._space.free(addresses, nbytes)
+
+
+def _by_number(addresses: np.ndarray, nbytes: np.ndarray) -> dict[int, int]:
+    sums = np.bincount(addresses >> ADDRESS_BITS, weights=nbytes)
+    return {number: int(nbytes) for number, nbytes in enumerate(sums.tolist()) if nbytes}

@@ -52,7 +52,6 @@ class ShardPart:
         answers: Mapping[Key, list[Any]],
         unsent: Callable[[], Sequence[Committed]],
         num_unsent: Callable[[], int],
-        budget_bytes: int,
         on_free: Callable[[], None],
         on_news: Callable[[], None],
     ) -> None:
@@ -69,8 +68,6 @@ class ShardPart:
         self._record = OnRecord(on_news)
         self.copies = TwoCopies(
             store,
-            limit_bytes=budget_bytes // 2,
-            own_bytes=lambda: backend.used_bytes - self._keeper.used_bytes,
             answers=lambda: answers,
             tagged=unsent,
             send=lambda: self._link.send(),
@@ -89,7 +86,7 @@ class ShardPart:
             num_untold=num_unsent,
             on_record=self._record,
         )
-        self._keeper = Keeper(backend=backend, epoch=epoch, on_free=on_free)
+        self._keeper = Keeper(backend=backend, choice=store.choice, epoch=epoch, on_free=on_free)
         self._gets = MirrorGets(
             self._keeper,
             server=server,
@@ -98,6 +95,10 @@ class ShardPart:
             on_free=on_free,
             on_asked=on_news,
         )
+
+    def kept_bytes(self, number: int) -> int:
+        """What mirrors take of the backend of this number."""
+        return self._keeper.used_bytes(number)
 
     def handlers(self, own: Mapping[str, Handler]) -> dict[str, Handler]:
         """``own``: those for gets of the shard's own rows."""

@@ -13,10 +13,9 @@ import os
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from transferqueue.checkpoint.restore_plan import SavedPlane
-from transferqueue.config import OtherBackend, SpillConfig
 from transferqueue.errors import TransferQueueError
 from transferqueue.homes import Homes
 from transferqueue.net.keys import ServiceKeys
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
     OnHosted = Callable[[Sequence[Mapping[str, Any]]], None]
     ShouldStop = Callable[[], bool]
-
-T = TypeVar("T")
 
 MAX_FILES = 1 << 20
 
@@ -82,56 +79,35 @@ def _request_spans(settings: dict[str, Any]) -> RequestSpans:
 def _made(
     settings: dict[str, Any], on_hosted: OnHosted | None, should_stop: ShouldStop
 ) -> Runnable:
-    keys = ServiceKeys.from_plain(settings["keys"]) if settings.get("keys") else None
     if settings["role"] == "coordinator":
-        from transferqueue.coordinator.samplers.registry import load_samplers
-        from transferqueue.coordinator.server import CoordinatorServer
-
-        return CoordinatorServer(
-            service_id=settings.get("saved_service_id", settings["service_id"]),
-            endpoints=settings["endpoints"],
-            keys=keys,
-            num_shards=settings["num_shards"],
-            journal_path=settings.get("journal_path"),
-            epoch=settings.get("epoch", 0),
-            samplers=load_samplers(settings.get("samplers", ())),
-            life=settings.get("life", 0),
-            homes=Homes.from_plain(settings.get("homes")),
-            saved=_optional(SavedPlane.from_plain, settings.get("restore")),
-            replicas=settings.get("replicas", 1),
-            takeover_s=settings.get("takeover_s"),
-        )
-    from transferqueue.replication.settings import CopySettings
-    from transferqueue.shard.opening import Beginning
+        return _coordinator(settings)
     from transferqueue.shard.server import ShardServer
+    from transferqueue.shard.settings import ShardSettings
 
     return ShardServer(
-        service_id=settings["service_id"],
-        slot=settings["slot"],
-        endpoints=settings["endpoints"],
-        coordinator=settings["coordinator"],
-        keys=keys,
-        backend=settings["backend"],
-        budget_bytes=settings["budget_bytes"],
-        arena_dir=settings["arena_dir"],
-        backend_options=settings["backend_options"],
-        others=[OtherBackend.from_plain(other) for other in settings["others"]],
-        spill=_optional(SpillConfig.from_plain, settings["spill"]),
-        guardian_pid=settings.get("guardian_pid"),
-        epoch=settings.get("epoch", 0),
-        lineage=settings.get("lineage", ""),
-        draining=settings.get("draining", False),
-        beginning=_optional(Beginning.from_settings, settings if "uids" in settings else None),
-        copies=_optional(CopySettings.from_plain, settings.get("copies")),
-        node=settings.get("node"),
-        on_hosted=on_hosted,
-        should_stop=should_stop,
-        transports=settings.get("transports"),
+        ShardSettings.from_plain(settings), on_hosted=on_hosted, should_stop=should_stop
     )
 
 
-def _optional(read: Callable[[dict[str, Any]], T], plain: dict[str, Any] | None) -> T | None:
-    return None if plain is None else read(plain)
+def _coordinator(settings: dict[str, Any]) -> Runnable:
+    from transferqueue.coordinator.samplers.registry import load_samplers
+    from transferqueue.coordinator.server import CoordinatorServer
+
+    restore = settings.get("restore")
+    return CoordinatorServer(
+        service_id=settings.get("saved_service_id", settings["service_id"]),
+        endpoints=settings["endpoints"],
+        keys=ServiceKeys.from_plain(settings["keys"]) if settings.get("keys") else None,
+        num_shards=settings["num_shards"],
+        journal_path=settings.get("journal_path"),
+        epoch=settings.get("epoch", 0),
+        samplers=load_samplers(settings.get("samplers", ())),
+        life=settings.get("life", 0),
+        homes=Homes.from_plain(settings.get("homes")),
+        saved=None if restore is None else SavedPlane.from_plain(restore),
+        replicas=settings.get("replicas", 1),
+        takeover_s=settings.get("takeover_s"),
+    )
 
 
 def _make_hosted(settings: dict[str, Any], should_stop: ShouldStop) -> Runnable:

@@ -77,15 +77,16 @@ class RuntimeDir:
 def running_services() -> Iterator[RunningService]:
     """The services of this user on this host whose owner lives."""
     for path in sorted(runtime_root().glob("*/")):
-        description = _read(path)
-        if description is not None and description[1].is_alive() is not False:
-            yield RunningService(
-                service_id=path.name,
-                endpoints=description[0],
-                key_file=path / _KEY,
-                owner_pid=description[1].pid,
-                age_s=time.time() - (path / _DESCRIPTION).stat().st_mtime,
-            )
+        description, age_s = _read(path), _age_s(path / _DESCRIPTION)
+        if description is None or age_s is None or description[1].is_alive() is False:
+            continue
+        yield RunningService(
+            service_id=path.name,
+            endpoints=description[0],
+            key_file=path / _KEY,
+            owner_pid=description[1].pid,
+            age_s=age_s,
+        )
 
 
 def remove_leftovers(root: Path, *, apart_from: str | None = None) -> None:
@@ -93,13 +94,21 @@ def remove_leftovers(root: Path, *, apart_from: str | None = None) -> None:
     for path in root.glob("*/"):
         if path.name == apart_from:
             continue
-        description = _read(path)
+        description, age_s = _read(path), _age_s(path)
         if description is None:
-            is_dead = time.time() - path.stat().st_mtime > UNDESCRIBED_GRACE_S
+            is_dead = age_s is not None and age_s > UNDESCRIBED_GRACE_S
         else:
             is_dead = description[1].is_alive() is False
         if is_dead:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _age_s(path: Path) -> float | None:
+    """``None``: its service has just ended, and taken it away."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _root() -> Path:

@@ -51,6 +51,16 @@ class BackendChoice:
         found = [self._number(choice.get(field, rest)) for field in fields]
         return np.array(found, np.int64)
 
+    def numbers_of_copy(self, partition: str, fields: Sequence[str]) -> Int64s | None:
+        """As `numbers`, of second copies: what would go to a backend that this shard lacks, as one
+        may that joined later, goes to the default one."""
+        choice = self.of.get(partition)
+        if not choice:
+            return None
+        rest = choice.get(EVERY_OTHER)
+        names = [choice.get(field, rest) for field in fields]
+        return np.array([self._number(n if n in self.names else None) for n in names], np.int64)
+
     def bytes_of(self, plan: PutPlan) -> dict[int, int]:
         """By backend the bytes that a put brings there; at least one."""
         numbers = self.numbers(plan.partition, [column.name for column in plan.columns])

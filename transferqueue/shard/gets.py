@@ -89,7 +89,7 @@ class Gets:
         self._arena = arena
         self._on_free = on_free
         self._outgoing: dict[int, _HeldGet] = {}
-        self._deadlines = Deadlines()
+        self._deadlines = Deadlines(server.probe)
         self._lent: Lent[tuple[str, int]] = Lent()
         self._credit = SendCredit(SEND_LIMIT_BYTES)
         self._parked: deque[Request] = deque()
@@ -253,7 +253,7 @@ class Gets:
                 get=OutgoingGet(runs),
             )
             final_s = request.received_s + request.seconds() + COMMIT_GRACE_S
-            self._deadlines.add(lease_id, final_s)
+            self._deadlines.add(lease_id, final_s, request)
             # It asks for the first chunk as soon as it has the answers of all shards, or is gone.
             self._deadlines.heard(lease_id, time.monotonic(), more_to_come=True)
         earlier = self._lent.note(request.key, (reader, lease_id))

@@ -33,14 +33,9 @@ from transferqueue.shard.snapshot import snapshot
 from transferqueue.wire.terms import Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transferqueue.backends.opening import StorageConfig
     from transferqueue.backends.several import SeveralBackends
-    from transferqueue.replication.fetching import Fetched
-    from transferqueue.shard.store import Store
-
-    Fetch = Callable[[Store, SeveralBackends, int], Fetched | None]
+    from transferqueue.replication.fetching import Fetcher
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +86,7 @@ def open_shard(
     *,
     epoch: int,
     beginning: Beginning | None = None,
-    fetch: Fetch | None = None,
+    fetch: Fetcher | None = None,
 ) -> Opened:
     """``epoch``: how many processes of this slot there have been before. Only a shard with a
     guardian, which restarts it, keeps a journal. ``fetch``: gets the rows back that were lost,
@@ -102,6 +97,8 @@ def open_shard(
     storage = replace(storage, config=replace(storage.config, epoch=epoch))
     opened = storage.opened(recover=epoch > 0)
     found = _recovered(opened, slot) if opened.recovered else None
+    if found is not None and found.num_lost and fetch is not None and fetch.is_there():
+        found = None  # the guard has all that it is to have, those of the lost backend among it
     if found is None and opened.recovered:
         opened.close()
         opened = storage.opened(recover=False)
@@ -164,7 +161,7 @@ def _begun_anew(
     storage: StorageConfig,
     beginning: Beginning,
     epoch: int,
-    fetch: Fetch | None,
+    fetch: Fetcher | None,
 ) -> Recovery:
     """A checkpoint is loaded by the first process only: what came after it is lost to the others
     with their journal, and rows that were cleared since would be there again."""
@@ -176,9 +173,11 @@ def _begun_anew(
     if beginning.saved is not None and epoch == 0:
         loader = RowLoader(found.store, backend, choice, beginning.saved)
         found.terms = Terms(backends=loader.load())
+    found.store.choice = choice
     fetched = fetch(found.store, backend, epoch) if fetch is not None and epoch else None
     if fetched is not None:
         found.adopt_copy(fetched.mirror)
+        found.terms = Terms(backends=choice.of)
         found.epoch = fetched.epoch - 1
         _log.warning("shard %d: %d rows from its guard", storage.config.slot, found.store.num_rows)
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.errors import ArenaReplaced, Malformed, ShardDraining, StorageFull
+from transferqueue.errors import ArenaReplaced, Malformed, ShardDraining
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.admission import Admission, Room
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from transferqueue.shard.hold import Hold
     from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
+    from transferqueue.shard.put_room import PutRoom
     from transferqueue.shard.recovery import Recovery
     from transferqueue.shard.store import Committed, Reservation, Store
     from transferqueue.shard.windows import Windows
@@ -73,8 +74,10 @@ class Puts:
         send: Callable[[Message], None],
         hold: Hold,
         copies: Copies,
+        room: PutRoom,
         windows: Windows,
     ) -> None:
+        self._room = room
         self._windows = windows
         self._hold = hold
         self._copies = copies
@@ -100,7 +103,7 @@ class Puts:
         self.admission = Admission(slot=budget.slot, server=server, send=send, enter=self._enter)
         self._rooms: dict[int, Room] = {}  # by put_id, until its commit
         self._try_again_s = 0.0
-        self._deadlines = Deadlines()
+        self._deadlines = Deadlines(server.probe)
         self._chunked = ChunkedPuts(
             store=store, backend=backend, journal=journal, deadlines=self._deadlines
         )
@@ -170,7 +173,7 @@ class Puts:
             self._try_again_s = now_s + TRY_AGAIN_S
             self.admit()
         for put in self._waiting.expire(now_s):
-            self._server.refuse(put.request, self._full(put, now_s - put.since_s))
+            self._server.refuse(put.request, self._room.full(put, now_s - put.since_s))
             self._give_room_back(put)
         self._give_back_rooms_of_ended_puts()
         self._commits.tick(now_s)
@@ -235,11 +238,8 @@ class Puts:
             deadline_s=request.received_s + request.seconds(),
             needs=self._store.choice.bytes_of(plan),
         )
-        members = self._backend.members
-        if any(nbytes > members[at].budget_bytes for at, nbytes in put.needs.items()):
-            raise self._full(put, 0.0)
-        if self._copies.limit_bytes is not None and plan.nbytes > self._copies.limit_bytes:
-            raise self._full(put, 0.0)
+        if not self._room.may_ever_hold(put.needs):
+            raise self._room.full(put, 0.0)
         if self.admission.concerns(plan):
             self.admission.ask(put, request.received_s)
         else:
@@ -277,9 +277,8 @@ class Puts:
             if writer is not None and writer.get("arena", self._arena) != self._arena:
                 raise ArenaReplaced(self._budget.slot)
             key = put.request.peer_name if writer is None else self._peers.key_of(writer)
-            left = self._copies.left_bytes()
-            if left is not None and put.plan.nbytes > left:
-                return (self._backend.default,)
+            if lacking := self._room.lacking(put.needs):
+                return lacking
             reservation = self._store.reserve(put.plan, key)
             if reservation is None:
                 return self._backend.refused
@@ -312,7 +311,8 @@ class Puts:
             # or its end give the space on.
             self._write_down(put, reservation, is_lent=True, is_filled=not len(columns))
         else:
-            self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
+            final_s = put.deadline_s + COMMIT_GRACE_S
+            self._deadlines.add(reservation.put_id, final_s, put.request)
         if len(columns) or not is_lent:
             self._chunked.expect(reservation, columns, put)
         if is_lent or (ticket := self._windows.to_write(body.get("window"), reservation)) is None:
@@ -355,25 +355,9 @@ class Puts:
             return None
         self._write_down(put, reservation, is_lent=False)
         self._lent.note(put.request.key, reservation.put_id)
-        self._deadlines.add(reservation.put_id, put.deadline_s + COMMIT_GRACE_S)
+        final_s = put.deadline_s + COMMIT_GRACE_S
+        self._deadlines.add(reservation.put_id, final_s, put.request)
         return self._set_aside(reservation, is_lent=False)
-
-    def _full(self, put: WaitingPut, waited_s: float) -> StorageFull:
-        """Of the backend that has least room for what the put brings there."""
-        limit, left = self._copies.limit_bytes, self._copies.left_bytes()
-        if limit is not None and left is not None:
-            return StorageFull(put.plan.nbytes, left, limit, waited_s, self._budget.slot)
-        members = self._backend.members
-        free = {at: members[at].budget_bytes - members[at].backend.used_bytes for at in put.needs}
-        worst = min(put.needs, key=lambda at: free[at] - put.needs[at])
-        return StorageFull(
-            put.needs[worst],
-            free[worst],
-            members[worst].budget_bytes,
-            waited_s,
-            self._budget.slot,
-            members[worst].name if worst != self._backend.default else "",
-        )
 
     # -- the end --------------------------------------------------------------------------------
 

@@ -76,6 +76,8 @@ class Recovery:
         self.epoch = 0
         """Of the process that wrote last."""
         self.terms = Terms()
+        self.num_lost = 0
+        """Rows that were lost with a backend, of partitions that may have second copies."""
         self.peers: dict[str, dict[str, Any]] = {}
         """Processes that held leases or lent space, by key."""
         self.puts: dict[int, Record] = {}
@@ -129,7 +131,9 @@ class Recovery:
         rows = 0
         for name, table in list(self.store.partitions.items()):
             uids = _rows_in(table, gone)
-            rows += len(self.store.clear(name, uids)) if len(uids) else 0
+            num_gone = len(self.store.clear(name, uids)) if len(uids) else 0
+            rows += num_gone
+            self.num_lost += 0 if name in self.terms.one_copy else num_gone
         if rows:
             self.store.lost_below = self.store.next_uid
         return rows

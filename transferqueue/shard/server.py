@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.arena_owner import pid_namespace
-from transferqueue.backends.base import BackendConfig
-from transferqueue.backends.opening import StorageConfig
 from transferqueue.net.served import Served
 from transferqueue.net.server import Server
 from transferqueue.replication.fetching import Fetcher
@@ -25,8 +23,9 @@ from transferqueue.shard.gets import Gets
 from transferqueue.shard.hold import Hold
 from transferqueue.shard.inquiries import Inquiries
 from transferqueue.shard.moved_bytes import MovedBytes
-from transferqueue.shard.opening import Beginning, open_shard
+from transferqueue.shard.opening import open_shard
 from transferqueue.shard.peers import MappingPeers
+from transferqueue.shard.put_room import PutRoom
 from transferqueue.shard.puts import Budget, Puts
 from transferqueue.shard.snapshot import snapshot
 from transferqueue.shard.spill import Spill
@@ -38,13 +37,11 @@ from transferqueue.wire import ops
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from transferqueue.config import OtherBackend, SpillConfig
     from transferqueue.errors import TransferQueueError
     from transferqueue.journal.records import Record
-    from transferqueue.net.keys import ServiceKeys
     from transferqueue.replication.home import Copies
-    from transferqueue.replication.settings import CopySettings
     from transferqueue.shard.recovery import Recovery
+    from transferqueue.shard.settings import ShardSettings
     from transferqueue.wire.terms import Terms
 
 _log = logging.getLogger(__name__)
@@ -57,62 +54,34 @@ class ShardServer(Served):
 
     def __init__(
         self,
+        settings: ShardSettings,
         *,
-        service_id: str,
-        slot: int,
-        endpoints: Sequence[str],
-        coordinator: str,
-        keys: ServiceKeys | None,
-        backend: str,
-        budget_bytes: int,
-        arena_dir: str | None,
-        backend_options: Mapping[str, Any] | None = None,
-        others: Sequence[OtherBackend] = (),
-        spill: SpillConfig | None = None,
-        guardian_pid: int | None = None,
-        epoch: int = 0,
-        lineage: str = "",
-        draining: bool = False,
-        beginning: Beginning | None = None,
-        transports: Mapping[str, Mapping[str, Any]] | None = None,
-        copies: CopySettings | None = None,
-        node: str | None = None,
         on_hosted: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``guardian_pid``: the process that starts this shard again when it dies. ``epoch``: how
-        often it has done so. ``lineage``: of a shard that joined, who owns its slot. ``draining``:
-        whether it takes no new samples from the start on, as its predecessor did not.
-        ``beginning``: of a shard of a restored service. ``transports``: options of those that
-        clients may move bytes by, by name. ``copies``: of a service with two of each row.
-        ``node``: what is lost at once with this shard, and holds no second copy of its rows if
-        there is another; ``None``: this host. ``on_hosted`` hears, again and again, which slots of
-        others are to be served here too, because nobody else does. ``should_stop``: whether its
-        process ends while it still fetches its rows; then `Closed` is raised."""
-        self.slot = slot
+        """``on_hosted`` hears, again and again, which slots of others are to be served here too,
+        because nobody else does. ``should_stop``: whether its process ends while it still fetches
+        its rows; then `Closed` is raised."""
+        self._settings = settings
+        self.slot = slot = settings.slot
         self.failure: TransferQueueError | None = None
         """Why it ended by itself."""
         self.incarnation = secrets.token_hex(8)
-        self._lineage = lineage
-        self._budget = Budget(slot=slot, nbytes=budget_bytes)
-        config = BackendConfig(
-            service_id=service_id,
-            slot=slot,
-            budget_bytes=budget_bytes,
-            directory=arena_dir,
-            guardian_pid=guardian_pid,
-            options=backend_options or {},
-        )
+        self._budget = Budget(slot=slot, nbytes=settings.budget_bytes)
+        coordinator, keys, copies = settings.coordinator, settings.keys, settings.copies
         fetcher = Fetcher(
-            slot=slot, lineage=lineage, coordinator=coordinator, keys=keys, should_stop=should_stop
+            slot=slot,
+            lineage=settings.lineage,
+            coordinator=coordinator,
+            keys=keys,
+            should_stop=should_stop,
         )
         opened = open_shard(
-            StorageConfig(backend=backend, config=config, others=others, spill=spill),
-            epoch=epoch,
-            beginning=beginning,
+            settings.storage,
+            epoch=settings.epoch,
+            beginning=settings.beginning,
             fetch=fetcher if copies else None,
         )
-        self._node = node or boot_id()
         self._on_hosted = on_hosted
         self.epoch = opened.epoch
         self._backend = opened.backend
@@ -121,7 +90,7 @@ class ShardServer(Served):
         self._terms = opened.found.terms
         self._hold = Hold(lambda request: self._checkpoints.may_pass(request))
         self._server = Server(
-            endpoints=endpoints,
+            endpoints=settings.endpoints,
             keys=keys,
             handlers={},
             mutating=_MUTATING,
@@ -130,8 +99,8 @@ class ShardServer(Served):
         self.endpoints = self._server.endpoints
         self._windows = Windows.opened(
             self._backend,
-            transports or {},
-            service_id=service_id,
+            settings.transports,
+            service_id=settings.service_id,
             slot=slot,
             endpoints=self.endpoints,
             encrypt=keys is None or keys.encrypted,
@@ -169,7 +138,6 @@ class ShardServer(Served):
                 answers=self._journal.answers,
                 unsent=self._uplink.unsent,
                 num_unsent=lambda: self._uplink.num_unsent,
-                budget_bytes=budget_bytes,
                 on_free=lambda: self._puts.admit(),
                 on_news=self._uplink.beat_soon,
             )
@@ -191,6 +159,9 @@ class ShardServer(Served):
             send=self._uplink.stream.send,
             hold=self._hold,
             copies=self._copies,
+            room=PutRoom(
+                self._backend, slot, None if self._second is None else self._second.kept_bytes
+            ),
             windows=self._windows,
         )
         self._gets = Gets(
@@ -218,8 +189,8 @@ class ShardServer(Served):
         )
         self._spill = Spill.of(
             self._backend,
-            spill,
-            budget_bytes,
+            settings.spill,
+            settings.budget_bytes,
             store=self._store,
             journal=self._journal,
             wanted=lambda: self._puts.bytes_wanted(self._backend.default),
@@ -265,7 +236,7 @@ class ShardServer(Served):
         )
         self._server.add_handlers(handlers | inquiries.handlers | {ops.STATUS: status.answer})
         self._resume(opened.found)
-        if draining:
+        if settings.draining:
             self.drain()
 
     def _resume(self, found: Recovery) -> None:
@@ -289,7 +260,7 @@ class ShardServer(Served):
         return {
             "slot": self.slot,
             "incarnation": self.incarnation,
-            "lineage": self._lineage,
+            "lineage": self._settings.lineage,
             "endpoints": self.endpoints,
             "facts": {
                 "boot_id": boot_id(),
@@ -302,7 +273,7 @@ class ShardServer(Served):
                 "files": self._backend.files(),
                 "backends": self._store.choice.names,
                 "draining": False,
-                "node": self._node,
+                "node": self._settings.node or boot_id(),
             },
         }
 
@@ -390,7 +361,7 @@ class ShardServer(Served):
             self._journal.told(terms)
         self._puts.admission.limit(terms.limited)
         self._store.choice.declare(terms.backends)
-        self._copies.one_copy = terms.one_copy
+        self._copies.declare(terms.one_copy)
 
     # -- what ends without an answer ------------------------------------------------------------
 

@@ -134,6 +134,7 @@ class Uplink:
             body = {
                 **self._registration,
                 "terms_heard": list(self._terms_heard),
+                "told": [self._listener, self.next_event],
                 "beat": self._next_beat(now_s),
                 **self._more(),
             }
@@ -185,6 +186,7 @@ class Uplink:
                 kept = [replace(what, is_again=True) for what in kept]
             self._listener = incarnation
             self._outbox.begin([*kept, *self._account()])
+            self.next_heartbeat_s = 0.0  # says that all of it has been sent
             self._on_new()
         elif message.request_id == 0:
             self._outbox.answer_to_heartbeat(next_event)

@@ -35,6 +35,10 @@ SHARDS_EPOCH: Final = "shards_epoch"
 TRACE: Final = "trace"
 """In the body of any request: the span that it was made in. See `transferqueue.tracing.base`."""
 
+WAS: Final = "was"
+"""In the body of a request that went to another server before, in whose place this one is: the
+routing ids that its peer had there. Whoever knows one of them is that peer."""
+
 # who is about to start a shard → coordinator
 JOIN: Final = "join"
 

@@ -24,9 +24,9 @@ import numpy as np
 from tests.benchmarks.simulation.costs import ACK, CLAIM, CLEARED, COMMITTED, PROBE
 from transferqueue.coordinator.control_plane import ControlPlane
 from transferqueue.coordinator.effects import FreeRows, Grant, Reply
-from transferqueue.coordinator.parked import PROBE_S
 from transferqueue.coordinator.policy import PartitionPolicy, Retention
 from transferqueue.coordinator.uid_ranges import split_by_slot
+from transferqueue.net.presence import PROBE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

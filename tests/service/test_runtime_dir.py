@@ -1,0 +1,39 @@
+"""The folders of services, of which some end while others look."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from transferqueue.service import runtime_dir
+from transferqueue.service.runtime_dir import RuntimeDir, remove_leftovers, running_services
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_service_that_ends_while_somebody_looks_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSFERQUEUE_RUNTIME_DIR", str(tmp_path))
+    stays = RuntimeDir("stays")
+    stays.describe(["ipc://stays"])
+    read = runtime_dir._read
+
+    def read_and_end(path: Path) -> object:
+        found = read(path)
+        if path.name == "ends":
+            shutil.rmtree(path)
+        return found
+
+    monkeypatch.setattr(runtime_dir, "_read", read_and_end)
+    for look in (lambda: list(running_services()), lambda: remove_leftovers(tmp_path)):
+        for is_described in (True, False):
+            ends = RuntimeDir("ends", resume=True)
+            if is_described:
+                ends.describe(["ipc://ends"])
+            look()
+            assert [path.name for path in tmp_path.iterdir()] == ["stays"]
+    assert [service.service_id for service in running_services()] == ["stays"]
