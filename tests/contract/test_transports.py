@@ -120,6 +120,13 @@ def test_a_peer_whose_host_has_failed_is_noticed(shard_end: SocketShardEnd) -> N
         assert limit_ms == VANISHED_S * 1000
 
 
+def test_the_end_of_a_read_does_not_wait_for_acknowledgements(shard_end: SocketShardEnd) -> None:
+    with contextlib.closing(SocketClientEnd(shard_end.facts)) as client:
+        assert read(shard_end, client) == b"abc"
+        (connection,) = shard_end._connections
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 class StaysOpen(SocketShardEnd):
     def close_window(self, ticket: bytes) -> None:
         pass
