@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -50,6 +51,24 @@ def test_segments_are_aes_gcm_under_counted_nonces() -> None:
     for num in range(3):
         sealed = sealing.seal(memoryview(b"plain"))
         assert cipher.decrypt(num.to_bytes(12, "big"), sealed, None) == b"plain"
+
+
+def test_what_is_small_costs_no_memory_of_a_whole_segment() -> None:
+    """Each request proves itself by an empty segment, and many end with one."""
+    sealing = Sealing(KEY)
+    tracemalloc.start()
+    try:
+        sealing.seal(memoryview(b""))
+        assert tracemalloc.get_traced_memory()[1] < 4096
+    finally:
+        tracemalloc.stop()
+    assert unsealed_after_empty(sealing.seal(memoryview(bytes(SEGMENT_BYTES)))) == SEGMENT_BYTES
+
+
+def unsealed_after_empty(sealed: memoryview) -> int:
+    reader = Sealing(KEY)
+    reader.seal(memoryview(b""))
+    return len(unsealed(reader, sealed))
 
 
 class OlderCipher:

@@ -52,12 +52,12 @@ class Sealing:
 
         self._cipher = AESGCM(key)
         self._num_segments = 0
-        self._sealed: memoryview | None = None
+        self._sealed = memoryview(b"")
 
     def seal(self, plain: memoryview) -> memoryview:
         """The segment, `TAG_BYTES` longer. Valid until the next."""
-        if self._sealed is None:
-            self._sealed = memoryview(bytearray(SEGMENT_BYTES + TAG_BYTES))
+        if self._sealed.nbytes < plain.nbytes + TAG_BYTES:
+            self._sealed = memoryview(bytearray(plain.nbytes + TAG_BYTES))
         sealed = self._sealed[: plain.nbytes + TAG_BYTES]
         _encrypt(self._cipher, self._nonce(), plain, sealed)
         return sealed
