@@ -47,7 +47,7 @@ class _Open:
     """A window, and the connections whose threads look at its memory now."""
 
     window: Window
-    secret: bytes
+    secret: bytes = field(repr=False)
     users: set[socket.socket] = field(default_factory=set)
 
 
