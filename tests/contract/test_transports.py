@@ -19,6 +19,7 @@ from transferqueue.testing.transport_probe import Subject
 from transferqueue.transports import socket_shard
 from transferqueue.transports.base import EndConfig
 from transferqueue.transports.socket_client import SocketClientEnd
+from transferqueue.transports.socket_connection import ClientConnection
 from transferqueue.transports.socket_request import HEADER, Ticket
 from transferqueue.transports.socket_shard import VANISHED_S, SocketShardEnd
 from transferqueue.transports.sockets import SocketTransport
@@ -94,6 +95,22 @@ def test_a_stranger_has_one_deadline_however_slowly_it_talks(
 
         wait_until(is_cut_off)
         assert num_sent < HEADER.size
+
+
+def test_a_call_that_is_interrupted_leaves_no_connection(
+    shard_end: SocketShardEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with contextlib.closing(SocketClientEnd(shard_end.facts)) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(ClientConnection, "asked", interrupted)
+            with pytest.raises(KeyboardInterrupt) as caught:
+                read(shard_end, client)
+        wait_until(lambda: not shard_end._connections)
+        del caught
+        assert read(shard_end, client) == b"abc"
 
 
 def test_without_a_thread_a_connection_is_cut_off_and_the_next_is_served(
