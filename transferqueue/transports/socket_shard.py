@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.errors import ConfigError, TransportFailed
+from transferqueue.transports import sealing
 from transferqueue.transports.base import EndConfig, ShardEnd
 from transferqueue.transports.socket_connection import GOES_ON, REFUSED, ShardConnection
 from transferqueue.transports.socket_request import READ, WRITE, Request, Ticket
@@ -57,6 +58,8 @@ class SocketShardEnd(ShardEnd):
 
     def __init__(self, config: EndConfig) -> None:
         self._is_sealed = config.encrypt and config.host is not None
+        if self._is_sealed and (why := sealing.why_not()):
+            raise ConfigError(f"transport {NAME!r}: {why}")
         self._listener, self._facts, self._path = _listen(config)
         self._facts["sealed"] = self._is_sealed
         self._windows: dict[bytes, _Open] = {}
