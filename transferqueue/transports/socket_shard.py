@@ -17,6 +17,7 @@ from transferqueue.transports import sealing
 from transferqueue.transports.base import EndConfig, ShardEnd
 from transferqueue.transports.socket_connection import GOES_ON, REFUSED, ShardConnection
 from transferqueue.transports.socket_request import READ, WRITE, Request, Ticket
+from transferqueue.transports.socket_seats import Seats
 from transferqueue.transports.window import Window
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ LEAVE_S = 0.01
 its connection is cut off, which ends the wait of any thread at once."""
 
 MAX_CONNECTIONS = 1024
+"""A thread each. Who goes for one more is decided by `socket_seats`."""
+
+MAX_STRANGERS = 256
+"""Of these, those that have not shown a ticket."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +69,9 @@ class SocketShardEnd(ShardEnd):
         self._facts["sealed"] = self._is_sealed
         self._windows: dict[bytes, _Open] = {}
         self._connections: dict[socket.socket, threading.Thread] = {}
+        self._seats = Seats[socket.socket](
+            num_seats=MAX_CONNECTIONS, num_for_strangers=MAX_STRANGERS
+        )
         self._changed = threading.Condition()
         self._closed = False
         self._acceptor = threading.Thread(
@@ -121,7 +129,7 @@ class SocketShardEnd(ShardEnd):
                 time.sleep(0.05)  # no descriptors left: one may come free
                 continue
             with self._changed:
-                if self._closed or len(self._connections) >= MAX_CONNECTIONS:
+                if self._closed:
                     connection.close()
                     continue
                 self._begin_to_serve(connection)
@@ -139,6 +147,9 @@ class SocketShardEnd(ShardEnd):
             connection.close()
             return
         self._connections[connection] = thread
+        too_many = self._seats.come(connection)
+        if too_many is not None:
+            _cut(too_many)
 
     def _serve(self, connection: socket.socket) -> None:
         client = ShardConnection(connection, is_sealed=self._is_sealed)
@@ -146,6 +157,7 @@ class SocketShardEnd(ShardEnd):
             client.greet()
             is_known = self._answer(client, time.monotonic() + STRANGER_S)
             while is_known:
+                self._rests(connection)
                 connection.settimeout(None)  # it may come back whenever it likes
                 is_known = self._answer(client)
         except OSError:
@@ -153,12 +165,14 @@ class SocketShardEnd(ShardEnd):
         finally:
             with self._changed:
                 self._connections.pop(connection, None)
+                self._seats.leave(connection)
             connection.close()
 
     def _answer(self, client: ShardConnection, deadline_s: float | None = None) -> bool:
         """Carry out one request, all of whose header is here by then. Whether there may be
         another."""
         asked = client.next_request(deadline_s)
+        client.socket.settimeout(STALLED_S)
         found = None if asked is None else self._begin(client.socket, asked[0].window_id)
         if asked is None or found is None:
             client.socket.sendall(REFUSED)
@@ -169,7 +183,7 @@ class SocketShardEnd(ShardEnd):
             if passage is None or not _allows(found.window, request):
                 client.socket.sendall(REFUSED)
                 return False
-            client.socket.settimeout(STALLED_S)
+            self._works(client.socket)
             client.socket.sendall(GOES_ON)
             _move(passage, found.window, request)
         finally:
@@ -178,12 +192,21 @@ class SocketShardEnd(ShardEnd):
             passage.confirm()
         return True
 
+    def _works(self, connection: socket.socket) -> None:
+        """It is a client of ours."""
+        with self._changed:
+            self._seats.work(connection)
+
     def _begin(self, connection: socket.socket, window_id: bytes) -> _Open | None:
         with self._changed:
             found = self._windows.get(window_id)
             if found is not None:
                 found.users.add(connection)
             return found
+
+    def _rests(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._seats.rest(connection)
 
     def _end(self, connection: socket.socket, found: _Open) -> None:
         with self._changed:
