@@ -19,6 +19,7 @@ from transferqueue.testing.transport_probe import Subject
 from transferqueue.transports import socket_shard
 from transferqueue.transports.base import EndConfig
 from transferqueue.transports.socket_client import SocketClientEnd
+from transferqueue.transports.socket_connection import ClientConnection
 from transferqueue.transports.socket_request import HEADER, Ticket
 from transferqueue.transports.socket_shard import VANISHED_S, SocketShardEnd
 from transferqueue.transports.sockets import SocketTransport
@@ -96,6 +97,22 @@ def test_a_stranger_has_one_deadline_however_slowly_it_talks(
         assert num_sent < HEADER.size
 
 
+def test_a_call_that_is_interrupted_leaves_no_connection(
+    shard_end: SocketShardEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with contextlib.closing(SocketClientEnd(shard_end.facts)) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(ClientConnection, "asked", interrupted)
+            with pytest.raises(KeyboardInterrupt) as caught:
+                read(shard_end, client)
+        wait_until(lambda: not shard_end._connections)
+        del caught
+        assert read(shard_end, client) == b"abc"
+
+
 def test_without_a_thread_a_connection_is_cut_off_and_the_next_is_served(
     shard_end: SocketShardEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +135,13 @@ def test_a_peer_whose_host_has_failed_is_noticed(shard_end: SocketShardEnd) -> N
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         limit_ms = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
         assert limit_ms == VANISHED_S * 1000
+
+
+def test_the_end_of_a_read_does_not_wait_for_acknowledgements(shard_end: SocketShardEnd) -> None:
+    with contextlib.closing(SocketClientEnd(shard_end.facts)) as client:
+        assert read(shard_end, client) == b"abc"
+        (connection,) = shard_end._connections
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 class StaysOpen(SocketShardEnd):

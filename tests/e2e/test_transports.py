@@ -120,6 +120,20 @@ def test_bytes_that_cannot_be_mapped_take_it_by_themselves_and_chunks_when_it_fa
             tq.connect(service.address, transport="sockets")
 
 
+def test_a_client_that_cannot_encrypt_gets_its_bytes_in_chunks_and_says_why(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalMemory, "reaches", lambda memory, slot: False)
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    is_sealed = service.config.encrypt
+    with tq.connect(service.address, timeout_s=20) as client:
+        assert torch.equal(client.get(client.put({"x": LARGE}, partition="old"))["x"], LARGE)
+        windows, session = client._ops.data._caller.windows, client._ops.data._session
+        for shard in map(session.shard, range(2)):
+            assert windows.transport_to(shard) == (None if is_sealed else "sockets")
+            assert ("pip install cryptography" in windows.why_not(shard)) is is_sealed
+
+
 def test_a_put_that_says_it_came_by_a_window_that_was_not_opened_is_refused(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

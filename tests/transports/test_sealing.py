@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transferqueue.client.windows import Move
 from transferqueue.transports.sealing import (
     KEY_BYTES,
     LABEL,
@@ -35,6 +37,8 @@ from transferqueue.transports.socket_request import (
     check_sealed_proof,
     sealed_proof,
 )
+from transferqueue.transports.socket_shard import _Open
+from transferqueue.transports.window import Window
 
 KEY = bytes(range(KEY_BYTES))
 
@@ -50,6 +54,24 @@ def test_segments_are_aes_gcm_under_counted_nonces() -> None:
     for num in range(3):
         sealed = sealing.seal(memoryview(b"plain"))
         assert cipher.decrypt(num.to_bytes(12, "big"), sealed, None) == b"plain"
+
+
+def test_what_is_small_costs_no_memory_of_a_whole_segment() -> None:
+    """Each request proves itself by an empty segment, and many end with one."""
+    sealing = Sealing(KEY)
+    tracemalloc.start()
+    try:
+        sealing.seal(memoryview(b""))
+        assert tracemalloc.get_traced_memory()[1] < 4096
+    finally:
+        tracemalloc.stop()
+    assert unsealed_after_empty(sealing.seal(memoryview(bytes(SEGMENT_BYTES)))) == SEGMENT_BYTES
+
+
+def unsealed_after_empty(sealed: memoryview) -> int:
+    reader = Sealing(KEY)
+    reader.seal(memoryview(b""))
+    return len(unsealed(reader, sealed))
 
 
 class OlderCipher:
@@ -156,6 +178,16 @@ def test_without_the_secret_nothing_is_proven_and_no_proof_is_like_another() -> 
     proof, _, _ = sealed_proof(ticket, REQUEST, PLACE)
     assert check_sealed_proof(memoryview(proof), bytes(SECRET_BYTES), REQUEST, PLACE) is None
     assert sealed_proof(ticket, REQUEST, PLACE)[0] != proof
+
+
+def test_what_is_printed_in_a_log_or_a_traceback_opens_no_window() -> None:
+    ticket = Ticket.new()
+    window = Window([], writable=False)
+    move = Move(
+        slot=0, transport="sockets", ticket=bytes(ticket), is_write=False, num_bytes=0, pieces=[]
+    )
+    for value in (ticket, _Open(window=window, secret=ticket.secret), move):
+        assert repr(ticket.secret)[2:-1] not in repr(value)
 
 
 def test_tickets_and_requests_come_back_from_their_bytes() -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from transferqueue.errors import TransportFailed
+from transferqueue.errors import ConfigError, TransportFailed
 from transferqueue.transports.base import EndConfig
 from transferqueue.transports.sealing import SALT_BYTES, SEGMENT_BYTES, TAG_BYTES
 from transferqueue.transports.socket_client import SocketClientEnd
 from transferqueue.transports.socket_connection import REFUSED
 from transferqueue.transports.socket_request import HEADER, SEALED_PROOF_BYTES, Ticket
 from transferqueue.transports.socket_shard import SocketShardEnd
+from transferqueue.transports.sockets import SocketTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,6 +159,18 @@ def test_a_bit_that_is_changed_anywhere_is_noticed(
 ) -> None:
     with contextlib.closing(Tap(address(shard), flip)) as tap, pytest.raises(TransportFailed):
         move(shard, tap, write=write)
+
+
+def test_who_cannot_seal_says_so_before_anything_is_asked(
+    shard: SocketShardEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    assert "pip install cryptography" in SocketTransport.why_not(shard.facts)
+    assert SocketTransport.why_not({**shard.facts, "sealed": False}) == ""
+    config = EndConfig(service_id="tap", slot=1, host="127.0.0.1")
+    with pytest.raises(ConfigError, match="pip install cryptography"):
+        SocketTransport.open_shard_end(config)
+    SocketTransport.open_shard_end(replace(config, encrypt=False)).close()
 
 
 def test_a_write_that_is_played_again_changes_nothing(shard: SocketShardEnd) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.closing import Closing
@@ -28,7 +28,7 @@ class Move:
 
     slot: int
     transport: str
-    ticket: bytes
+    ticket: bytes = field(repr=False)
     is_write: bool
     num_bytes: int
     pieces: Iterable[tuple[int, memoryview]]

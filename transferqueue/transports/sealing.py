@@ -21,6 +21,7 @@ this way, 0.09 s in the clear (two cores of an AMD EPYC, loopback).
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,6 +40,16 @@ SEGMENT_BYTES = 1 << 20
 LABEL = b"transferqueue window 1"
 
 
+def why_not() -> str:
+    """Why nothing can be sealed in this process; "" when it can."""
+    try:
+        importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
+        importlib.import_module("cryptography.hazmat.primitives.kdf.hkdf")
+    except ImportError as error:
+        return f"it cannot encrypt here: {error}; pip install cryptography"
+    return ""
+
+
 class Tampered(ConnectionError):
     """What came was not sealed by the other end of this request, or not in this place."""
 
@@ -52,12 +63,12 @@ class Sealing:
 
         self._cipher = AESGCM(key)
         self._num_segments = 0
-        self._sealed: memoryview | None = None
+        self._sealed = memoryview(b"")
 
     def seal(self, plain: memoryview) -> memoryview:
         """The segment, `TAG_BYTES` longer. Valid until the next."""
-        if self._sealed is None:
-            self._sealed = memoryview(bytearray(SEGMENT_BYTES + TAG_BYTES))
+        if self._sealed.nbytes < plain.nbytes + TAG_BYTES:
+            self._sealed = memoryview(bytearray(plain.nbytes + TAG_BYTES))
         sealed = self._sealed[: plain.nbytes + TAG_BYTES]
         _encrypt(self._cipher, self._nonce(), plain, sealed)
         return sealed

@@ -75,9 +75,10 @@ class SocketClientEnd(ClientEnd):
             connection = earlier or self._connected(deadline_s)
             try:
                 passage = connection.asked(ticket, request, deadline_s)
-            except OSError as error:
+            except BaseException as error:
                 connection.socket.close()
-                if earlier is None or isinstance(error, TimeoutError):
+                is_cut = isinstance(error, OSError) and not isinstance(error, TimeoutError)
+                if earlier is None or not is_cut:
                     raise
                 continue
             if passage is not None:

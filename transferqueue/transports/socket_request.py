@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from transferqueue.transports.sealing import (
@@ -29,7 +29,7 @@ class Ticket:
     """What a window is called, and what opens it."""
 
     window_id: bytes
-    secret: bytes
+    secret: bytes = field(repr=False)
 
     @classmethod
     def new(cls) -> Self:

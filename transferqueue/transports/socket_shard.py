@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.errors import ConfigError, TransportFailed
+from transferqueue.transports import sealing
 from transferqueue.transports.base import EndConfig, ShardEnd
 from transferqueue.transports.socket_connection import GOES_ON, REFUSED, ShardConnection
 from transferqueue.transports.socket_request import READ, WRITE, Request, Ticket
+from transferqueue.transports.socket_seats import Seats
 from transferqueue.transports.window import Window
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ LEAVE_S = 0.01
 its connection is cut off, which ends the wait of any thread at once."""
 
 MAX_CONNECTIONS = 1024
+"""A thread each. Who goes for one more is decided by `socket_seats`."""
+
+MAX_STRANGERS = 256
+"""Of these, those that have not shown a ticket."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +53,7 @@ class _Open:
     """A window, and the connections whose threads look at its memory now."""
 
     window: Window
-    secret: bytes
+    secret: bytes = field(repr=False)
     users: set[socket.socket] = field(default_factory=set)
 
 
@@ -57,10 +63,15 @@ class SocketShardEnd(ShardEnd):
 
     def __init__(self, config: EndConfig) -> None:
         self._is_sealed = config.encrypt and config.host is not None
+        if self._is_sealed and (why := sealing.why_not()):
+            raise ConfigError(f"transport {NAME!r}: {why}")
         self._listener, self._facts, self._path = _listen(config)
         self._facts["sealed"] = self._is_sealed
         self._windows: dict[bytes, _Open] = {}
         self._connections: dict[socket.socket, threading.Thread] = {}
+        self._seats = Seats[socket.socket](
+            num_seats=MAX_CONNECTIONS, num_for_strangers=MAX_STRANGERS
+        )
         self._changed = threading.Condition()
         self._closed = False
         self._acceptor = threading.Thread(
@@ -118,7 +129,7 @@ class SocketShardEnd(ShardEnd):
                 time.sleep(0.05)  # no descriptors left: one may come free
                 continue
             with self._changed:
-                if self._closed or len(self._connections) >= MAX_CONNECTIONS:
+                if self._closed:
                     connection.close()
                     continue
                 self._begin_to_serve(connection)
@@ -130,12 +141,15 @@ class SocketShardEnd(ShardEnd):
             target=self._serve, args=(connection,), name="transferqueue-window", daemon=True
         )
         try:
-            _notice_when_it_vanishes(connection)
+            _set_up(connection)
             thread.start()
         except (OSError, RuntimeError):
             connection.close()
             return
         self._connections[connection] = thread
+        too_many = self._seats.come(connection)
+        if too_many is not None:
+            _cut(too_many)
 
     def _serve(self, connection: socket.socket) -> None:
         client = ShardConnection(connection, is_sealed=self._is_sealed)
@@ -143,6 +157,7 @@ class SocketShardEnd(ShardEnd):
             client.greet()
             is_known = self._answer(client, time.monotonic() + STRANGER_S)
             while is_known:
+                self._rests(connection)
                 connection.settimeout(None)  # it may come back whenever it likes
                 is_known = self._answer(client)
         except OSError:
@@ -150,12 +165,14 @@ class SocketShardEnd(ShardEnd):
         finally:
             with self._changed:
                 self._connections.pop(connection, None)
+                self._seats.leave(connection)
             connection.close()
 
     def _answer(self, client: ShardConnection, deadline_s: float | None = None) -> bool:
         """Carry out one request, all of whose header is here by then. Whether there may be
         another."""
         asked = client.next_request(deadline_s)
+        client.socket.settimeout(STALLED_S)
         found = None if asked is None else self._begin(client.socket, asked[0].window_id)
         if asked is None or found is None:
             client.socket.sendall(REFUSED)
@@ -166,7 +183,7 @@ class SocketShardEnd(ShardEnd):
             if passage is None or not _allows(found.window, request):
                 client.socket.sendall(REFUSED)
                 return False
-            client.socket.settimeout(STALLED_S)
+            self._works(client.socket)
             client.socket.sendall(GOES_ON)
             _move(passage, found.window, request)
         finally:
@@ -175,12 +192,21 @@ class SocketShardEnd(ShardEnd):
             passage.confirm()
         return True
 
+    def _works(self, connection: socket.socket) -> None:
+        """It is a client of ours."""
+        with self._changed:
+            self._seats.work(connection)
+
     def _begin(self, connection: socket.socket, window_id: bytes) -> _Open | None:
         with self._changed:
             found = self._windows.get(window_id)
             if found is not None:
                 found.users.add(connection)
             return found
+
+    def _rests(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._seats.rest(connection)
 
     def _end(self, connection: socket.socket, found: _Open) -> None:
         with self._changed:
@@ -204,10 +230,13 @@ def _allows(window: Window, request: Request) -> bool:
     return window.holds(request.offset, request.nbytes)
 
 
-def _notice_when_it_vanishes(connection: socket.socket) -> None:
-    """So that its thread ends; on one host the kernel says so itself."""
+def _set_up(connection: socket.socket) -> None:
+    """A peer that vanishes is noticed, so that its thread ends; on one host the kernel says so
+    itself. And the rest of a segment does not wait until what went before it is acknowledged: one
+    read in 50 took 40 ms longer, which is how long a reader may put that off."""
     if connection.family == socket.AF_UNIX:
         return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_S // 2)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, VANISHED_S // 6)

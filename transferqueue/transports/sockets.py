@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.errors import ConfigError
+from transferqueue.transports import sealing
 from transferqueue.transports.base import ClientEnd, EndConfig, ShardEnd, WindowTransport
 from transferqueue.transports.socket_client import SocketClientEnd
 from transferqueue.transports.socket_shard import NAME, SocketShardEnd
@@ -40,7 +41,9 @@ class SocketTransport(WindowTransport):
     def why_not(cls, facts: Mapping[str, Any]) -> str:
         path = facts.get("path")
         if path is None:
-            return "" if "host" in facts else "the shard says nothing of where it listens"
+            if "host" not in facts:
+                return "the shard says nothing of where it listens"
+            return sealing.why_not() if facts.get("sealed") else ""
         if facts.get("boot_id") != boot_id():
             return "the shard serves its own host only"
         return "" if Path(str(path)).exists() else f"{path} is not here"
