@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import ServiceUnreachable, SlotTakenOver, TransferQueueError
 from transferqueue.service.child import ChildProcess
+from transferqueue.service.forked import TemplateHold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +59,8 @@ class Supervisor:
     ) -> None:
         """``restart_timeout_s``: for children that are started again; ``None``: the same."""
         self._log_dir = log_dir
+        self._templates = TemplateHold()
+        self._start_timeout_s = start_timeout_s
         self._restart_timeout_s = restart_timeout_s or start_timeout_s
         self._wards: dict[str, _Ward] = {}
         self.failures: dict[str, TransferQueueError] = {}
@@ -72,7 +75,7 @@ class Supervisor:
         self._wards[name] = _Ward(
             name=name,
             settings=dict(settings),
-            process=self._spawn(name, settings),
+            process=self._spawn(name, settings, self._start_timeout_s),
             started_s=time.monotonic(),
         )
 
@@ -80,8 +83,14 @@ class Supervisor:
         """What a child is told from its next start on."""
         self._wards[name].settings.update(settings)
 
-    def _spawn(self, name: str, settings: Mapping[str, Any]) -> ChildProcess:
-        return ChildProcess(name, settings, self._log_dir / f"{name}.log")
+    def _spawn(self, name: str, settings: Mapping[str, Any], timeout_s: float) -> ChildProcess:
+        return ChildProcess(
+            name,
+            settings,
+            self._log_dir / f"{name}.log",
+            fork_from=self._templates,
+            start_timeout_s=timeout_s,
+        )
 
     def wait_ready(self, deadline_s: float) -> dict[str, list[str]]:
         """The endpoints of every child, by name. Its own error, or ServiceFailed."""
@@ -132,9 +141,8 @@ class Supervisor:
             if ward.pidfd >= 0 and not ward.process.is_alive:
                 self._has_ended(ward, selector, now_s)
         due = [w for w in self._wards.values() if w.again_s is not None and w.again_s <= now_s]
-        for ward in due:  # all at once: one may wait for another
-            self._start_again(ward)
-        for ward in due:
+        # All at once: one may wait for another.
+        for ward in [ward for ward in due if self._start_again(ward)]:
             self._wait_again(ward, selector)
 
     def _has_ended(self, ward: _Ward, selector: selectors.BaseSelector, now_s: float) -> None:
@@ -149,12 +157,18 @@ class Supervisor:
         ward.again_s = now_s + ward.pause_s
         ward.pause_s = min(LAST_PAUSE_S, max(FIRST_PAUSE_S, 2 * ward.pause_s))
 
-    def _start_again(self, ward: _Ward) -> None:
+    def _start_again(self, ward: _Ward) -> bool:
+        """Whether there is a process now."""
         ward.again_s = None
         ward.settings["epoch"] = ward.num_starts
         ward.num_starts += 1
         ward.started_s = time.monotonic()
-        ward.process = self._spawn(ward.name, ward.settings)
+        try:
+            ward.process = self._spawn(ward.name, ward.settings, self._restart_timeout_s)
+        except TransferQueueError as error:
+            self._could_not_start(ward, error)
+            return False
+        return True
 
     def _wait_again(self, ward: _Ward, selector: selectors.BaseSelector) -> None:
         deadline_s = time.monotonic() + self._restart_timeout_s
@@ -183,7 +197,7 @@ class Supervisor:
 
     def _watch_end(self, ward: _Ward, selector: selectors.BaseSelector) -> None:
         try:
-            ward.pidfd = os.pidfd_open(ward.process.pid)
+            ward.pidfd = ward.process.end_descriptor()
         except ProcessLookupError:  # it has ended, and somebody waited for it
             ward.again_s = time.monotonic()
             return
@@ -210,6 +224,7 @@ class Supervisor:
             ward.process.let_go()
         for ward in self._wards.values():
             ward.process.stop()
+        self._templates.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
         self._wake_read = -1
