@@ -12,11 +12,12 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
+import hypothesis
 import pytest
 import zmq
 
 from transferqueue.backends.arena_owner import LockRecord
+from transferqueue.service.forked import TemplateHold
 from workers.forking import ensure_server
 
 if TYPE_CHECKING:
@@ -26,8 +27,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a shell: children would never hear of Ctrl-C either.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")  # how long an example takes is no outcome
+
 GRACE_S = 3.0
 """Reaping a closed socket or an ended process takes a moment."""
+
+
+PATIENCE_S = 0.05
+"""Most of it is gone in a few ms; a collection of all that is loaded takes 0.2 s."""
 
 
 def _open_files() -> Counter[str]:
@@ -77,8 +85,33 @@ def _is_owned(lock: Path) -> bool:
     return False
 
 
+_strangers: set[int] = set()
+"""Processes that this one has not started. None of them ever becomes its own."""
+
+
+def _children() -> set[int]:
+    """Processes that this one has started, and theirs. `psutil` would read of every process of the
+    machine twice a test, which takes longer than most tests."""
+    pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    _strangers.intersection_update(pids)
+    parents = {pid: _parent_of(pid) for pid in pids - _strangers}
+    family = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    _strangers.update(parents.keys() - family)
+    return family - {os.getpid()}
+
+
+def _parent_of(pid: int) -> int | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:  # it has ended
+        return None
+    return int(stat[stat.rindex(b")") + 1 :].split()[1])
+
+
 def _held() -> dict[str, Counter[str]]:
-    children = [child.pid for child in psutil.Process().children(recursive=True)]
+    children = _children()
     return {
         "thread": Counter(thread.name for thread in threading.enumerate()),
         "process": Counter(map(str, children)),
@@ -134,6 +167,14 @@ def _fork_server() -> None:
     ensure_server()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _service_template() -> Iterator[None]:
+    """The process that those of services are forked from, kept for the next service."""
+    with TemplateHold() as hold, open(os.devnull, "wb") as log:
+        hold.start(log)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_leaks_of_module(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compare what the process holds before and after a module, with what its tests shared."""
@@ -160,8 +201,11 @@ def no_leaks(request: pytest.FixtureRequest, no_leaks_of_module: None) -> Iterat
 def _assert_nothing_left(before: dict[str, Counter[str]], *, may_connect: bool = False) -> None:
     deadline_s = time.monotonic() + GRACE_S
     left = _left_over(before, may_connect=may_connect)
+    collect_s = time.monotonic() + PATIENCE_S
     while left and time.monotonic() < deadline_s:
-        gc.collect()
-        time.sleep(0.02)
+        time.sleep(0.002)
+        if time.monotonic() > collect_s:
+            gc.collect()
+            collect_s = time.monotonic() + PATIENCE_S
         left = _left_over(before, may_connect=may_connect)
     assert not left, f"left behind: {left}"

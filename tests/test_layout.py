@@ -110,7 +110,13 @@ def public_methods(cls: type) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["transferqueue", "transferqueue.coordinator.server", "transferqueue.shard.server"]
+    "module",
+    [
+        "transferqueue",
+        "transferqueue.coordinator.server",
+        "transferqueue.shard.server",
+        "transferqueue.service.template",
+    ],
 )
 def test_service_processes_need_neither_torch_nor_ray(module: str) -> None:
     code = (

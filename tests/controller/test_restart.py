@@ -31,8 +31,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 10
-MANY_STEPS = 200
-"""Some seconds of them, on any machine: time to kill somebody."""
+MANY_STEPS = 80
+"""Some seconds of them, on any machine: time to kill everybody once."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -200,10 +200,10 @@ def test_exactly_the_rows_of_a_handle_can_be_claimed(client: tq.Client) -> None:
 
 def test_a_claim_that_is_extended_outlives_its_lease(client: tq.Client) -> None:
     client.put(rows(2), partition="extended")
-    claim = client.claim(task="t", fields=["x"], n=2, partition="extended", lease_s=0.5)
+    claim = client.claim(task="t", fields=["x"], n=2, partition="extended", lease_s=1.0)
     assert 29 < claim.extend(30) <= 30
     with pytest.raises(errors.NotReady):
-        client.claim(task="t", fields=["x"], n=1, partition="extended", timeout_s=1)
+        client.claim(task="t", fields=["x"], n=1, partition="extended", timeout_s=1.5)
     claim.ack()
 
 
@@ -267,7 +267,7 @@ async def test_a_stream_takes_no_more_ahead_than_it_may_and_gives_the_rest_back(
 
         seen = []
         stream = client.stream(
-            task="t", fields=["x"], n=2, partition="ahead", prefetch=2, lease_s=0.6
+            task="t", fields=["x"], n=2, partition="ahead", prefetch=2, lease_s=1.0
         )
         async with contextlib.aclosing(stream) as claims:
             async for claim in claims:
@@ -276,7 +276,7 @@ async def test_a_stream_takes_no_more_ahead_than_it_may_and_gives_the_rest_back(
                     while (await counts())["claimed"] < 6:
                         await asyncio.sleep(0.01)
                     await claim.extend(30)
-                    await asyncio.sleep(1.5)  # those ahead outlive their lease twice over
+                    await asyncio.sleep(2.1)  # those ahead outlive their lease twice over
                     assert (await counts()) == {
                         "free": 4, "claimed": 6, "acked": 2, "dead_letter": 0,
                     }  # fmt: skip

@@ -432,7 +432,7 @@ def test_a_claim_acks_when_its_block_ends_and_gives_back_when_it_fails(client: t
     client.put({"x": torch.arange(4)}, partition="claims")
 
     def claim() -> tq.Claim:
-        return client.claim(task="t", fields=["x"], n=4, partition="claims", timeout_s=1)
+        return client.claim(task="t", fields=["x"], n=4, partition="claims", timeout_s=10)
 
     with pytest.raises(KeyError, match="worker"), claim():
         raise KeyError("worker failed")
@@ -475,20 +475,20 @@ def test_groups_are_claimed_whole(client: tq.Client) -> None:
     for group, size in (("a", 4), ("b", 3), ("c", 4)):
         client.put({"x": torch.zeros(size)}, partition="groups", tags={"group": group})
 
-    def claim(n: int) -> tq.Claim:
+    def claim(n: int, timeout_s: float) -> tq.Claim:
         return client.claim(
             task="t",
             fields=["x"],
             n=n,
             partition="groups",
             sampler=tq.samplers.Groups(size=4),
-            timeout_s=0.2,
+            timeout_s=timeout_s,
         )
 
-    with claim(8) as two:
+    with claim(8, timeout_s=10) as two:
         assert sorted(two.tags["group"]) == ["a"] * 4 + ["c"] * 4
     with pytest.raises(errors.NotReady):
-        claim(4)
+        claim(4, timeout_s=0.2)
 
 
 def test_tags_choose_what_is_claimed(client: tq.Client) -> None:

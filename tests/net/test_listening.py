@@ -47,7 +47,7 @@ def test_a_host_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
     began_s = time.monotonic()
     before = threading.active_count()
     assert all(probe.is_there() for _ in range(50)), "it is not known"
-    assert time.monotonic() - began_s < 1.0
+    assert time.monotonic() - began_s < 4.0, "less than one of them takes"
     assert threading.active_count() == before + 1, "one asks at a time"
     silent.set()
     wait_until(lambda: threading.active_count() == before)

@@ -145,6 +145,7 @@ def test_children_end_when_their_parent_is_killed(
     )
     assert parent.stdout is not None
     service_id, *pids = parent.stdout.readline().split()
+    pids.append(str(psutil.Process(int(pids[0])).ppid()))  # what they were forked from
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()

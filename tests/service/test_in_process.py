@@ -109,7 +109,7 @@ def test_tensors_outlive_the_service_and_late_calls_are_told_that_it_is_closed()
 
 def test_other_processes_are_told_that_it_is_not_for_them() -> None:
     with tq.serve(budget_bytes=8 << 20, in_process=True) as service:
-        code = f"import transferqueue as tq; tq.connect({service.address!r}, timeout_s=2)"
+        code = f"import transferqueue as tq; tq.connect({service.address!r}, timeout_s=10)"
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
         )
@@ -118,7 +118,7 @@ def test_other_processes_are_told_that_it_is_not_for_them() -> None:
         child = os.fork()
         if child == 0:
             try:
-                tq.connect(service.address, timeout_s=2)
+                tq.connect(service.address, timeout_s=10)
             except errors.ConfigError:
                 os._exit(0)
             os._exit(1)

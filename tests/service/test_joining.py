@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -228,7 +229,9 @@ def test_the_command_line_joins(service: tq.Service) -> None:
 
 def test_it_ends_also_when_the_service_has_ended_before() -> None:
     with tq.serve(budget_bytes=BUDGET) as service:
-        joined = join(service.address, budget_bytes=BUDGET, start_timeout_s=10.0)
+        joined = join(service.address, budget_bytes=BUDGET)
+    # How long it is waited for a coordinator, which might only be about to be started again.
+    joined.config = replace(joined.config, start_timeout_s=1.0)
     with pytest.raises(errors.ServiceUnreachable):
         joined.drain()
     joined.close()

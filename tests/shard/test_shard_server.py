@@ -232,10 +232,10 @@ def test_what_comes_after_an_abort_is_refused(peer: Peer) -> None:
 def test_a_put_whose_chunks_stop_coming_gives_its_space_back(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadlines, "SILENCE_S", 0.3)
+    monkeypatch.setattr(deadlines, "SILENCE_S", 0.8)
     put_id = peer.ask(ops.PUT, put_body(1, 2 * CHUNK_BYTES, timeout_s=100.0)).body["put_id"]
     for _ in range(3):
-        time.sleep(0.15)
+        time.sleep(0.3)
         peer.ask(ops.WRITE, {"put_id": put_id, "chunk": 0}, [bytes(CHUNK_BYTES)])
     wait_until(lambda: peer.status()["used_bytes"] == 0)
     with pytest.raises(TransferExpired):
@@ -247,7 +247,7 @@ def test_a_put_that_is_through_waits_for_its_commit_until_its_own_deadline(
 ) -> None:
     monkeypatch.setattr(deadlines, "SILENCE_S", 0.1)
     monkeypatch.setattr(puts, "COMMIT_GRACE_S", 0.1)
-    put_id = peer.ask(ops.PUT, put_body(1, CHUNK_BYTES, timeout_s=0.6)).body["put_id"]
+    put_id = peer.ask(ops.PUT, put_body(1, CHUNK_BYTES, timeout_s=1.2)).body["put_id"]
     peer.ask(ops.WRITE, {"put_id": put_id, "chunk": 0}, [bytes(CHUNK_BYTES)])
     time.sleep(0.3)
     assert peer.status()["puts_under_way"] == 1

@@ -19,13 +19,16 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from transferqueue.errors import ServiceFailed
+from transferqueue.service.forked import ForkedProcess, NotForked
+from transferqueue.service.interpreters import start_module
 from transferqueue.wire.format import decode_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from transferqueue.service.forked import TemplateHold
+
 _MODULE = "transferqueue.service.process"
-_PYTHON_FLAGS = ("-X", "frozen_modules=on")
 
 STOP = b"stop\n"
 """What a child hears when it is to end, and not only its parent has."""
@@ -39,26 +42,44 @@ STOP_TIMEOUT_S = 5.0
 class ChildProcess:
     """Starts at construction; `wait_ready` returns what it printed; `stop` ends it."""
 
-    def __init__(self, name: str, settings: Mapping[str, Any], log_path: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        log_path: Path,
+        *,
+        fork_from: TemplateHold | None = None,
+        start_timeout_s: float = 30.0,
+    ) -> None:
+        """``fork_from``: rather than run a new interpreter, which takes 0.3 s longer. Then
+        ServiceFailed when there is no process in ``start_timeout_s``."""
         self.name = name
         self._log_path = log_path
         with log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *_PYTHON_FLAGS, "-m", _MODULE],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the parent, which stops its children
-                env=_environment(),
+            self._process = (
+                _run(log) if fork_from is None else self._fork(fork_from, log, start_timeout_s)
             )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # wait_ready tells why it died
             self._process.stdin.write(json.dumps(settings).encode() + b"\n")
             self._process.stdin.flush()
 
+    def _fork(self, hold: TemplateHold, log: IO[bytes], timeout_s: float) -> ForkedProcess:
+        try:
+            return hold.fork(self.name, log, timeout_s)
+        except NotForked as error:
+            raise ServiceFailed(self.name, f"did not start: {error}\n{self._log_tail()}") from error
+
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def end_descriptor(self) -> int:
+        """A new descriptor that turns readable when the process ends. ``ProcessLookupError`` when
+        somebody has waited for that."""
+        if isinstance(self._process, ForkedProcess):
+            return self._process.end_descriptor()
+        return os.pidfd_open(self.pid)
 
     @property
     def is_alive(self) -> bool:
@@ -133,6 +154,10 @@ class ChildProcess:
         return ""
 
 
+def _run(log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return start_module(_MODULE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+
+
 def sampler_settings(samplers: Sequence[str]) -> dict[str, Any]:
     """What a coordinator is told of own samplers: their paths, and where this process would look
     for them."""
@@ -146,19 +171,6 @@ def tracing_settings(tracing: str | None) -> dict[str, Any]:
     if tracing is None:
         return {}
     return {"tracing": tracing, "import_from": [str(Path(p).resolve()) for p in sys.path]}
-
-
-def _environment() -> dict[str, str]:
-    """The parent's, with this package importable wherever the parent found it, and one BLAS
-    thread: numpy would start one a core for a process that multiplies nothing."""
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-    }
 
 
 def _read_line(pipe: IO[bytes], deadline_s: float) -> bytes:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import ServiceUnreachable, SlotTakenOver, TransferQueueError
 from transferqueue.service.child import ChildProcess
+from transferqueue.service.forked import TemplateHold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +64,8 @@ class Supervisor:
     ) -> None:
         """``restart_timeout_s``: for children that are started again; ``None``: the same."""
         self._log_dir = log_dir
+        self._templates = TemplateHold()
+        self._start_timeout_s = start_timeout_s
         self._restart_timeout_s = restart_timeout_s or start_timeout_s
         self._wards: dict[str, _Ward] = {}
         self.failures: dict[str, TransferQueueError] = {}
@@ -77,7 +80,7 @@ class Supervisor:
         self._wards[name] = _Ward(
             name=name,
             settings=dict(settings),
-            process=self._spawn(name, settings),
+            process=self._spawn(name, settings, self._start_timeout_s),
             started_s=time.monotonic(),
         )
 
@@ -85,8 +88,14 @@ class Supervisor:
         """What a child is told from its next start on."""
         self._wards[name].settings.update(settings)
 
-    def _spawn(self, name: str, settings: Mapping[str, Any]) -> ChildProcess:
-        return ChildProcess(name, settings, self._log_dir / f"{name}.log")
+    def _spawn(self, name: str, settings: Mapping[str, Any], timeout_s: float) -> ChildProcess:
+        return ChildProcess(
+            name,
+            settings,
+            self._log_dir / f"{name}.log",
+            fork_from=self._templates,
+            start_timeout_s=timeout_s,
+        )
 
     def wait_ready(self, deadline_s: float) -> dict[str, list[str]]:
         """The endpoints of every child, by name. Its own error, or ServiceFailed."""
@@ -163,7 +172,11 @@ class Supervisor:
         ward.settings["epoch"] = ward.num_starts
         ward.num_starts += 1
         ward.started_s = time.monotonic()
-        ward.process = self._spawn(ward.name, ward.settings)
+        try:
+            ward.process = self._spawn(ward.name, ward.settings, self._restart_timeout_s)
+        except TransferQueueError as error:
+            self._could_not_start(ward, error)
+            return
         ward.ready_by_s = ward.started_s + self._restart_timeout_s
         selector.register(ward.process.spoken_descriptor, selectors.EVENT_READ)
 
@@ -199,7 +212,7 @@ class Supervisor:
 
     def _watch_end(self, ward: _Ward, selector: selectors.BaseSelector) -> None:
         try:
-            ward.pidfd = os.pidfd_open(ward.process.pid)
+            ward.pidfd = ward.process.end_descriptor()
         except ProcessLookupError:  # it has ended, and somebody waited for it
             ward.again_s = time.monotonic()
             return
@@ -226,6 +239,7 @@ class Supervisor:
             ward.process.let_go()
         for ward in self._wards.values():
             ward.process.stop()
+        self._templates.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
         self._wake_read = -1
