@@ -100,7 +100,7 @@ def test_a_stranger_has_one_deadline_however_slowly_it_talks(
 def test_a_call_that_is_interrupted_leaves_no_connection(
     shard_end: SocketShardEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with contextlib.closing(SocketClientEnd(shard_end.facts)) as client:

@@ -13,6 +13,8 @@ import torch
 import transferqueue as tq
 from tests.waiting import wait_until
 from transferqueue import errors
+from transferqueue.client import session
+from transferqueue.client.windows import ClientWindows, Move
 from transferqueue.errors import ConfigError, NotAllowed
 from transferqueue.net import sync_channel
 from transferqueue.net.calls import Call, raise_first
@@ -53,6 +55,31 @@ def handles(service: tq.Service) -> dict[str, tq.BatchHandle]:
 
 def reading(service: tq.Service, name: str) -> tq.Client:
     return tq.connect(service.address, keys=service.read_keys(name), transport="tcp")
+
+
+def test_a_reader_gets_tickets_that_only_read(
+    service: tq.Service, handles: dict[str, tq.BatchHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = []
+
+    def write_instead(self: ClientWindows, shard: Any, move: Move, *rest: Any) -> bool:
+        end = self._end(shard, move.transport)
+        with pytest.raises(errors.TransportFailed, match="window is closed"):
+            end.write(move.ticket, 0, memoryview(bytes(64)), timeout_s=5.0)
+        refused.append(move.slot)
+        return carry_out(self, shard, move, *rest)
+
+    carry_out = ClientWindows.carry_out
+    monkeypatch.setattr(ClientWindows, "carry_out", write_instead)
+    monkeypatch.setattr(session, "boot_id", lambda: "another host's")
+    with tq.connect(service.address, keys=service.read_keys("eval"), transport="sockets") as reader:
+        got = reader.get(handles["val"])
+        assert bool((got["wide"] == 1).all())
+        with pytest.raises(NotAllowed):
+            reader.get(handles["train"])
+        with pytest.raises(NotAllowed):
+            reader.put({"wide": torch.zeros(4, LARGE // 16)}, partition="val")
+    assert refused == [0]
 
 
 def test_a_reader_gets_whatever_there_is(

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 CONNECT_S = 5.0
 """For a connection. A wall that drops what it does not let through gives no answer at all."""
 
+OPENING_SHARE = 0.5
+"""How much of its time a call waits for the shard to let it in. The rest is for another way."""
+
 
 class SocketClientEnd(ClientEnd):
     """Connections are kept for the next call."""
@@ -67,14 +70,17 @@ class SocketClientEnd(ClientEnd):
     ) -> tuple[ClientConnection, Passage]:
         """A connection over which the request has gone and been allowed. One that was used before
         may have been cut off since."""
+        open_by_s = time.monotonic() + OPENING_SHARE * left_s(deadline_s)
         while True:
             with self._lock:
                 if self._closed:
                     raise TransportFailed(NAME, "this end is closed")
                 earlier = self._idle.pop() if self._idle else None
-            connection = earlier or self._connected(deadline_s)
+            connection = earlier or self._connected(open_by_s)
             try:
-                passage = connection.asked(ticket, request, deadline_s)
+                passage = connection.asked(
+                    ticket, request, open_by_s=open_by_s, deadline_s=deadline_s
+                )
             except BaseException as error:
                 connection.socket.close()
                 is_cut = isinstance(error, OSError) and not isinstance(error, TimeoutError)
@@ -87,8 +93,8 @@ class SocketClientEnd(ClientEnd):
             if earlier is None:
                 raise TransportFailed(NAME, "the window is closed, or does not hold these bytes")
 
-    def _connected(self, deadline_s: float) -> ClientConnection:
-        deadline_s = min(deadline_s, time.monotonic() + CONNECT_S)
+    def _connected(self, open_by_s: float) -> ClientConnection:
+        deadline_s = min(open_by_s, time.monotonic() + CONNECT_S)
         with contextlib.ExitStack() as on_error:
             connected = self._socket(deadline_s)
             on_error.callback(connected.close)

@@ -77,8 +77,10 @@ class ClientConnection:
             receive(socket, memoryview(salt), deadline_s)
             self._salt = bytes(salt)
 
-    def asked(self, ticket: Ticket, request: Request, deadline_s: float) -> Passage | None:
-        """The way for its bytes. ``None``: refused."""
+    def asked(
+        self, ticket: Ticket, request: Request, *, open_by_s: float, deadline_s: float
+    ) -> Passage | None:
+        """The way for its bytes, which are to have moved by ``deadline_s``. ``None``: refused."""
         passage: Passage
         if self._salt is None:
             proof = ticket.secret
@@ -88,8 +90,8 @@ class ClientConnection:
             self._num_requests += 1
             proof, upward, downward = sealed_proof(ticket, request, place)
             passage = Sealed(self.socket, outward=upward, inward=downward, deadline_s=deadline_s)
-        set_timeout(self.socket, deadline_s)
+        set_timeout(self.socket, open_by_s)
         self.socket.sendall(bytes(request) + proof)
         answer = memoryview(bytearray(1))
-        receive(self.socket, answer, deadline_s)
+        receive(self.socket, answer, open_by_s)
         return passage if answer == GOES_ON else None
