@@ -6,6 +6,7 @@ import contextlib
 import socket
 import sys
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from transferqueue.errors import ConfigError, TransportFailed
+from transferqueue.transports import passages
 from transferqueue.transports.base import EndConfig
 from transferqueue.transports.sealing import SALT_BYTES, SEGMENT_BYTES, TAG_BYTES
 from transferqueue.transports.socket_client import SocketClientEnd
@@ -29,12 +31,19 @@ UP, DOWN = 0, 1
 
 
 class Tap:
-    """Carries each connection on to a shard; keeps what went each way, and flips one bit."""
+    """Carries a connection on to a shard; keeps what went each way, and flips one bit."""
 
-    def __init__(self, to: tuple[str, int], flip: tuple[int, int] | None = None) -> None:
-        """``flip``: direction, and which of its bytes, counted from the end when negative."""
+    def __init__(
+        self,
+        to: tuple[str, int],
+        flip: tuple[int, int] | None = None,
+        swallow: tuple[int, int] | None = None,
+    ) -> None:
+        """``flip``: direction, and which of its bytes. ``swallow``: direction, and from about which
+        of its bytes on nothing arrives, while the connection stays."""
         self._to = to
         self._flip = flip
+        self._swallow = swallow
         self.seen = [bytearray(), bytearray()]
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._ends: list[socket.socket] = []
@@ -60,10 +69,16 @@ class Tap:
             while data := bytearray(source.recv(1 << 16)):
                 self._change(direction, data)
                 self.seen[direction] += data
-                target.sendall(data)
+                if not self._is_swallowed(direction):
+                    target.sendall(data)
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _is_swallowed(self, direction: int) -> bool:
+        if self._swallow is None or self._swallow[0] != direction:
+            return False
+        return len(self.seen[direction]) >= self._swallow[1]
 
     def _change(self, direction: int, data: bytearray) -> None:
         if self._flip is not None and self._flip[0] == direction:
@@ -94,16 +109,18 @@ def text() -> bytearray:
     return bytearray(np.resize(np.frombuffer(b"a secret of ours; ", np.uint8), NUM_BYTES))
 
 
-def move(shard: SocketShardEnd, tap: Tap, *, write: bool) -> tuple[bytes, bytes]:
+def move(
+    shard: SocketShardEnd, tap: Tap, *, write: bool, timeout_s: float = 10.0
+) -> tuple[bytes, bytes]:
     """What was sent, and what arrived at the other end."""
     mine, theirs = text(), bytearray(NUM_BYTES)
     ticket = shard.open_window([memoryview(theirs if write else mine)], writable=write)
     try:
         with contextlib.closing(SocketClientEnd(tap.facts)) as client:
             if write:
-                client.write(ticket, 0, memoryview(mine), timeout_s=10.0)
+                client.write(ticket, 0, memoryview(mine), timeout_s=timeout_s)
             else:
-                client.read(ticket, 0, memoryview(theirs), timeout_s=10.0)
+                client.read(ticket, 0, memoryview(theirs), timeout_s=timeout_s)
     finally:
         shard.close_window(ticket)
     return bytes(mine), bytes(theirs)
@@ -171,6 +188,19 @@ def test_who_cannot_seal_says_so_before_anything_is_asked(
     with pytest.raises(ConfigError, match="pip install cryptography"):
         SocketTransport.open_shard_end(config)
     SocketTransport.open_shard_end(replace(config, encrypt=False)).close()
+
+
+@pytest.mark.parametrize(("write", "direction"), [(False, DOWN), (True, UP), (True, DOWN)])
+def test_a_way_that_lets_nothing_more_through_is_left_long_before_the_deadline(
+    shard: SocketShardEnd, monkeypatch: pytest.MonkeyPatch, *, write: bool, direction: int
+) -> None:
+    monkeypatch.setattr(passages, "QUIET_S", 0.3)
+    at_byte = HELLO + 1 if direction == UP else SALT_BYTES + 2
+    tap = Tap(address(shard), swallow=(direction, at_byte))
+    begun_s = time.monotonic()
+    with contextlib.closing(tap), pytest.raises(TransportFailed):
+        move(shard, tap, write=write, timeout_s=60.0)
+    assert time.monotonic() - begun_s < 30.0
 
 
 def test_a_write_that_is_played_again_changes_nothing(shard: SocketShardEnd) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 DONE = b"\0"
 
+QUIET_S = 10.0
+"""A transfer with a deadline in which nothing moves for so long has failed: a way that lets nothing
+through says nothing, and what time is left is for another."""
+
 
 class Passage(Protocol):
     """`OSError` when the other end hangs up, changes bytes, or is too slow."""
@@ -41,8 +45,9 @@ class Clear:
 
     def send(self, parts: Iterable[memoryview]) -> None:
         for part in parts:
-            set_timeout(self._connection, self._deadline_s)
-            self._connection.sendall(part)
+            for at in range(0, part.nbytes, SEGMENT_BYTES):
+                set_timeout(self._connection, self._deadline_s)
+                self._connection.sendall(part[at : at + SEGMENT_BYTES])
 
     def receive(self, parts: Iterable[memoryview]) -> None:
         for part in parts:
@@ -117,7 +122,7 @@ def receive(connection: socket.socket, out: memoryview, deadline_s: float | None
 def set_timeout(connection: socket.socket, deadline_s: float | None) -> None:
     """For what comes next. `TimeoutError` when there is no time left."""
     if deadline_s is not None:
-        connection.settimeout(left_s(deadline_s))
+        connection.settimeout(min(left_s(deadline_s), QUIET_S))
 
 
 def left_s(deadline_s: float) -> float:
