@@ -23,7 +23,7 @@ from tests.chaos.worker import LEASE_S, TASK
 from tests.e2e.two_hosts import NEAR, TwoHosts, reason_to_skip
 from tests.recovery.test_replicas import arena_files, is_complete
 from tests.waiting import wait_until
-from transferqueue.errors import NotReady
+from transferqueue.errors import NotReady, TransferQueueError
 from transferqueue.net.keys import ClientKeys
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ class Trouble:
     ) -> None:
         """``copies``: of a service that keeps two of each row."""
         self._copies = copies
+        self._only_copy: str | None = None
+        """The shard that has all rows, since the other lost its memory."""
         self._service = service
         self._workers = workers
         self._hosts = hosts
@@ -167,13 +169,26 @@ class Trouble:
         return f"shard-{self._dice.randrange(2)}"
 
     def kill_a_shard(self) -> None:
-        self._service.send(signal.SIGKILL, self._shard())
+        self._kill(self._shard())
 
     def kill_the_coordinator(self) -> None:
-        self._service.send(signal.SIGKILL, "coordinator")
+        self._kill("coordinator")
 
     def kill_all(self) -> None:
-        self._service.send(signal.SIGKILL, "shard-0", "shard-1", "coordinator")
+        self._kill("shard-0", "shard-1", "coordinator")
+
+    def _kill(self, *names: str) -> None:
+        """Not the one shard that has all rows while the other, which has lost its memory, has not
+        got them back: two copies that are lost at once are lost."""
+        if self._only_copy in names and self._is_whole_again():
+            self._only_copy = None
+        self._service.send(signal.SIGKILL, *(name for name in names if name != self._only_copy))
+
+    def _is_whole_again(self) -> bool:
+        assert self._copies is not None
+        with contextlib.suppress(TransferQueueError):
+            return is_complete(self._copies)
+        return False  # it does not say
 
     def kill_a_worker(self) -> None:
         self._workers.kill(self._dice.randrange(len(self._workers.processes)))
@@ -193,6 +208,7 @@ class Trouble:
         for path in arena_files(self._copies, int(name[-1])):
             path.unlink()
         self._service.send(signal.SIGKILL, name)
+        self._only_copy = f"shard-{1 - int(name[-1])}"
 
     def stop_a_worker(self) -> None:
         process = self._dice.choice(self._workers.processes)
@@ -272,18 +288,22 @@ def _service_command(hosts: TwoHosts | None, settings: dict[str, Any]) -> list[s
 def _worker_commands(
     state: dict[str, Any], hosts: TwoHosts | None
 ) -> list[Callable[[str], list[str]]]:
-    """Half of them on the other host, if there is one; the others by shared memory and sockets."""
+    """Half of them on the other host, if there is one, by either way for large bytes; the others by
+    shared memory and Unix sockets."""
     program, keys = [sys.executable, "-m", "tests.chaos.worker"], state["keys"]
     near = state["endpoints"][0]
 
     def here(transport: str) -> Callable[[str], list[str]]:
         return lambda record: [*program, near, keys, transport, record]
 
-    def there(record: str) -> list[str]:
+    def there(transport: str) -> Callable[[str], list[str]]:
         assert hosts is not None
-        return hosts.command(hosts.far, *program, state["endpoints"][1], keys, "tcp", record)
+        far = [*program, state["endpoints"][1], keys, transport]
+        return lambda record: hosts.command(hosts.far, *far, record)
 
-    ways = [here("shm"), here("ipc")] if hosts is None else [here("shm"), there, here("ipc"), there]
+    ways = [here("shm"), here("ipc")]
+    if hosts is not None:
+        ways = [ways[0], there("tcp"), ways[1], there("sockets")]
     return [ways[place % len(ways)] for place in range(NUM_WORKERS)]
 
 
