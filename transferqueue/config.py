@@ -164,7 +164,8 @@ class ServiceConfig:
     replicas: int = 1
     """Copies of every row, 1 or 2. With two, a put or a clear is acknowledged when both have it; a
     shard that loses its rows gets them from the other copy. Each shard keeps the second copy of
-    another one's rows, so rows take twice their bytes of all budgets together."""
+    another one's rows, on the same of ``backends``, so rows take twice their bytes of all budgets
+    together."""
     copy_bytes_per_s: float = 512 * MIB
     """At which a copy that was lost is made again, by each shard in the background."""
     takeover_s: float | None = None
