@@ -1,6 +1,4 @@
-"""A run that is to be killed: the driver is this process, and so are its roles.
-
-    python -m tests.controller.restart_program ADDRESS FOLDER STEPS MODE [resume]
+"""A run that is to be killed: the driver is a child process, and so are its roles.
 
 Every update is a line of ``FOLDER/trained.jsonl``, written by the actor while it trains: the number
 of the weights that come of it, and the samples. The last line of a number is the one that counts.
@@ -9,10 +7,8 @@ of the weights that come of it, and the samples. The last line of a number is th
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,6 +33,9 @@ from workers import LocalWorkerGroup
 from workers.role_groups import RoleGroups
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
     from controller.dataflow import Dataflow
 
 SETTINGS = PpoSettings(algorithm=Algorithm.GRPO)
@@ -124,16 +123,15 @@ def driver(client: tq.Client, roles: RoleGroups, folder: Path, steps: int, mode:
     )
 
 
-def main(address: str, folder: Path, steps: int, mode: Mode, *, resume: bool) -> None:
+def run(
+    pipe: Connection, *, address: str, folder: Path, steps: int, mode: Mode, resume: bool
+) -> None:
+    """The program of the child. Sends the number of each update."""
     with (
+        pipe,
         tq.connect(address) as client,
         role_groups(address, folder, processes=False) as roles,
         driver(client, roles, folder, steps, mode) as running,
     ):
         for report in running.run(resume=resume):
-            print(report.step, report.version, report.rows_given_again, flush=True)
-
-
-if __name__ == "__main__":
-    _, _address, _folder, _steps, _mode, *_rest = sys.argv
-    main(_address, Path(_folder), int(_steps), Mode(_mode), resume=bool(_rest))
+            pipe.send(report.step)

@@ -6,11 +6,10 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
+from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import resource_tracker
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,15 +20,17 @@ from tests.controller import restart_program
 from tests.controller.tiny_roles import num_rows
 from tests.waiting import wait_until
 from workers.errors import WorkerDied
+from workers.forking import start_child
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from multiprocessing.process import BaseProcess
+    from pathlib import Path
 
     from workers.role_groups import RoleGroups
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 STEPS = 10
 MANY_STEPS = 80
 """Some seconds of them, on any machine: time to kill everybody once."""
@@ -200,30 +201,44 @@ def test_a_killed_trainer_without_a_checkpoint_ends_the_run_and_says_why(
 def test_a_killed_driver_goes_on_where_its_checkpoint_is(
     service: tq.Service, tmp_path: Path, mode: Mode, kills: list[int]
 ) -> None:
-    resume: list[str] = []
-    for num_reports in kills:
-        run = start(service.address, tmp_path, mode, resume)
-        assert run.stdout is not None
-        for _ in range(num_reports):
-            assert run.stdout.readline(), "it reports"
-        run.kill()
-        run.communicate()
-        resume = ["resume"]
-    done = start(service.address, tmp_path, mode, resume)
-    printed, errors = done.communicate(timeout=120)
-    assert done.returncode == 0, errors
-    assert printed.split("\n")[-2].startswith(f"{STEPS} ")
+    for number, num_reports in enumerate(kills):
+        with running(service.address, tmp_path, mode, resume=number > 0) as (process, reports):
+            for _ in range(num_reports):
+                assert next(reports), "it reports"
+            process.kill()
+    with running(service.address, tmp_path, mode, resume=True) as (process, reports):
+        assert list(reports)[-1] == STEPS
+        process.join(120)
+        assert process.exitcode == 0
     check(tmp_path)
     with tq.connect(service.address) as client:
         wait_until(lambda: num_rows(client, "train") == 0)
 
 
-def start(address: str, folder: Path, mode: Mode, more: list[str]) -> subprocess.Popen[str]:
-    program = [sys.executable, "-m", "tests.controller.restart_program"]
-    return subprocess.Popen(
-        [*program, address, str(folder), str(STEPS), mode.value, *more],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+@contextmanager
+def running(
+    address: str, folder: Path, mode: Mode, *, resume: bool
+) -> Iterator[tuple[BaseProcess, Iterator[int]]]:
+    """A driver in a process of its own, and the updates that it reports, until it ends."""
+    program = partial(
+        restart_program.run,
+        address=address,
+        folder=folder,
+        steps=STEPS,
+        mode=mode,
+        resume=resume,
     )
+    process, pipe = start_child(program, "driver")
+
+    def reports() -> Iterator[int]:
+        with suppress(EOFError):
+            while True:
+                yield pipe.recv()
+
+    with pipe:
+        try:
+            yield process, reports()
+        finally:
+            process.kill()
+            process.join()
+            process.close()

@@ -18,9 +18,11 @@ from controller.driver_config import Mode
 from examples import async_ppo
 from examples.tiny.addition import Addition
 from tests.waiting import wait_until
+from transferqueue.backends.arena_owner import LockRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 240.0
+SHARED_MEMORY = Path("/dev/shm")
 
 
 def start(out: Path, *options: str) -> subprocess.Popen[str]:
@@ -128,11 +130,23 @@ def test_a_wrong_key_or_value_of_a_file_is_named(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+def arenas_of(pid: int) -> list[str]:
+    """What the files of each arena are called whose shard would be started again by a process."""
+    records = {
+        path.stem: LockRecord.from_json(path.read_bytes())
+        for path in SHARED_MEMORY.glob("transferqueue-*.lock")
+    }
+    return [
+        stem
+        for stem, record in records.items()
+        if record is not None and record.guardian is not None and record.guardian.pid == pid
+    ]
+
+
 @pytest.mark.slow
 def test_as_it_is_by_default_it_keeps_staleness_bounded_and_ctrl_c_leaves_nothing_behind(
     tmp_path: Path,
 ) -> None:
-    before = set(Path("/dev/shm").glob("transferqueue-*"))
     run = start(tmp_path, "--steps", "1000")
     assert run.stdout is not None
     for line in run.stdout:
@@ -145,9 +159,11 @@ def test_as_it_is_by_default_it_keeps_staleness_bounded_and_ctrl_c_leaves_nothin
     assert all(line["rows"] == 512 for line in reported)
     descendants = psutil.Process(run.pid).children(recursive=True)
     assert len(descendants) > 6, "the roles are processes"
+    arenas = arenas_of(run.pid)
+    assert len(arenas) == 2, "one a shard"
     os.kill(run.pid, signal.SIGINT)
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 130, errors
     _gone, alive = psutil.wait_procs(descendants, timeout=15)
     assert not alive
-    wait_until(lambda: not set(Path("/dev/shm").glob("transferqueue-*")) - before)
+    wait_until(lambda: not [file for stem in arenas for file in SHARED_MEMORY.glob(f"{stem}*")])

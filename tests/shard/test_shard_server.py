@@ -203,7 +203,7 @@ def read_all(peer: Peer, answer: GetAnswer) -> bytes:
         {"frames": []},
         {"frames": [bytes(CHUNK_BYTES), b"x"]},
     ],
-    ids=str,
+    ids=lambda wrong: str(wrong)[:40],
 )
 def test_a_wrong_chunk_is_refused_and_the_put_goes_on(peer: Peer, wrong: dict[str, Any]) -> None:
     content = random_bytes(2 * CHUNK_BYTES)
