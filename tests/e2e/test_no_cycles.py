@@ -6,7 +6,8 @@ until a collection of the garbage, which Python makes by the number of objects, 
 
 from __future__ import annotations
 
-import gc
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,24 +15,32 @@ import pytest
 import torch
 
 import transferqueue as tq
+from tests.cycles import (
+    expect_nothing_kept,
+    expect_nothing_kept_async,
+    left_to_the_collector,
+)
+from tests.e2e import fake_gpus
 from transferqueue import errors
+from transferqueue.devices.fake_machine import FakeMachine
+from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
 
     from transferqueue.service.embedded import Service
 
-OURS = ("transferqueue", "controller", "workers")
 ROWS = 8
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with tq.serve(budget_bytes=64 << 20) as running:
+    with tq.serve(budget_bytes=64 << 20, host="127.0.0.1") as running:
         yield running
 
 
-@pytest.fixture(scope="module", params=["auto", "ipc"])
+@pytest.fixture(scope="module", params=["auto", "ipc", "sockets"])
 def client(service: Service, request: pytest.FixtureRequest) -> Iterator[tq.Client]:
     with tq.connect(service.address, transport=request.param, timeout_s=20) as connected:
         put_and_get(connected)  # its thread that gives memory back starts with the first lease
@@ -110,28 +119,122 @@ SCENES = [put_and_get, view, claims, weights, reports, errors_of_a_user]
 def test_nothing_of_ours_is_in_a_cycle(
     client: tq.Client, scene: Callable[[tq.Client], None]
 ) -> None:
-    scene(client)  # what is imported and made once has been by now
-    assert cyclic(lambda: scene(client)) == []
+    scene(client)
+    expect_nothing_kept(client, lambda: scene(client))
 
 
-def cyclic(act: Callable[[], None]) -> list[str]:
-    """What of ours only a search for cycles finds after ``act``."""
-    gc.collect()
-    gc.disable()
-    try:
-        act()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        return sorted({what for value in gc.garbage if (what := name_of_ours(value))})
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
+def test_a_checkpoint_keeps_nothing(client: tq.Client, tmp_path: Path) -> None:
+    def scene() -> None:
+        handle = client.put(columns(), partition="cycles")
+        client.checkpoint(tmp_path / "saved")
+        client.clear(handle)
+
+    scene()
+    expect_nothing_kept(client, scene)
 
 
-def name_of_ours(value: object) -> str:
-    if isinstance(value, BaseException):
-        return f"exception {type(value).__name__}"
-    owner = getattr(value, "__self__", value)  # of a method
-    module = str(getattr(type(owner), "__module__", ""))
-    return f"{type(owner).__qualname__}" if module.split(".")[0] in OURS else ""
+def test_works_that_failed_beside_one_another_keep_nothing() -> None:
+    def fail() -> None:
+        raise errors.TransportFailed("sockets", "the power went off")
+
+    with contextlib.closing(SyncChannelPool()) as channels, left_to_the_collector() as found:
+        try:
+            run_blocking(channels.apart([fail, fail]))
+        except errors.TransportFailed:
+            pass
+        else:
+            raise AssertionError("nothing was raised")
+    assert found == []
+
+
+# -- the asynchronous face ----------------------------------------------------------------------
+
+
+async def put_and_get_soon(client: tq.AsyncClient) -> None:
+    handle = await client.put(columns(), partition="soon")
+    await client.get_columns(handle)
+    await client.get_columns(handle[[3, 1]])
+    await client.clear(handle)
+
+
+async def errors_soon(client: tq.AsyncClient) -> None:
+    handle = await client.put(columns(), partition="soon")
+    got = await client.get(handle)
+    with pytest.raises(errors.TransferQueueError):
+        await client.get_columns(handle, fields=["missing"], timeout_s=0)
+    with pytest.raises(errors.StorageFull):
+        await client.put({"x": torch.zeros(1, 32 << 20)}, partition="soon", timeout_s=0.1)
+    await client.clear(handle)
+    del got
+
+
+async def gets_that_are_cancelled(client: tq.AsyncClient) -> None:
+    handle = await client.put(columns(), partition="soon")
+    for after_s in (0.0, 0.001, 0.003):
+        task = asyncio.create_task(client.get(handle))
+        await asyncio.sleep(after_s)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    await client.clear(handle)
+
+
+async def streams(client: tq.AsyncClient) -> None:
+    """The last claim of each ends by its deadline, or is still asked for when the stream ends."""
+    await client.create_partition("streamed", tasks=["actor"])
+    for prefetch in (0, 2):
+        handle = await client.put(columns(), partition="streamed")
+        claims = client.stream(
+            task="actor", fields=["dense"], n=ROWS // 2, partition="streamed", prefetch=prefetch
+        )
+        for _ in range(2):
+            claim = await anext(claims)
+            await claim.get()
+            await claim.ack()
+        await claims.aclose()  # type: ignore[attr-defined]
+        late = client.stream(
+            task="actor", fields=["dense"], n=1, partition="streamed", timeout_s=0.05,
+            prefetch=prefetch,
+        )  # fmt: skip
+        with pytest.raises(errors.DeadlineExceeded):
+            await anext(late)
+        await client.clear(handle)
+
+
+SOON = [put_and_get_soon, errors_soon, gets_that_are_cancelled, streams]
+
+
+@pytest.mark.parametrize("scene", SOON, ids=lambda scene: scene.__name__)
+async def test_nothing_of_ours_is_in_a_cycle_after_what_was_awaited(
+    service: Service, scene: Callable[[tq.AsyncClient], Awaitable[None]]
+) -> None:
+    async with await tq.connect_async(service.address) as client:
+        await scene(client)
+        await expect_nothing_kept_async(client, lambda: scene(client))
+
+
+# -- devices ------------------------------------------------------------------------------------
+
+
+def test_nothing_of_device_memory_is_kept(tmp_path: Path) -> None:
+    machine = FakeMachine.create(tmp_path, num_gpus=2, memory_bytes=64 << 20)
+
+    def scene() -> None:
+        handle = client.put(fake_gpus.columns())
+        client.get(handle)
+        client.get(handle[[3, 1]])
+        with client.borrow(handle, fields=["dense"]):
+            pass
+        gpu = fake_gpus.gpu_of(client)
+        client.put({"more": fake_gpus.put_on(gpu, torch.rand(64, 4096))}, handle=handle)
+        client.view(handle).to(gpu.name).batch["dense"]
+        with pytest.raises(errors.TransferQueueError):
+            client.get(handle, fields=["missing"], timeout_s=0)
+        client.clear(handle)
+
+    with (
+        fake_gpus.serve(machine) as service,
+        tq.connect(service.address, device=machine.name_of(machine.uuids[0])) as client,
+    ):
+        scene()
+        expect_nothing_kept(client, scene)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cycles import left_to_the_collector
 from transferqueue.errors import (
     Malformed,
     RowsGone,
@@ -202,6 +203,40 @@ def test_every_answer_is_taken_once_and_no_window_is_ever_exceeded(
         peers.deliver()
     peers.pending.raise_failure()
     assert [sorted(got.numbers) for got in taken] == [list(range(count)) for count, _ in shapes]
+
+
+def test_a_flow_that_failed_is_gone_with_its_last_reference() -> None:
+    """With the memory that it was to fill."""
+
+    def refused() -> bool:
+        pending = PendingFlows([flow(3, 2, Taken())])
+        one, *_ = pending.first(0.0)
+        pending.settle(refusal(one, RowsGone(1, 2, [3])), 0.1)
+        return fails(pending)
+
+    def not_understood() -> bool:
+        pending = PendingFlows([dataclasses.replace(flow(3, 2, Taken()), take=not_to_be_taken)])
+        one, *_ = pending.first(0.0)
+        pending.settle(reply(one), 0.1)
+        return fails(pending)
+
+    for act in (refused, not_understood):
+        with left_to_the_collector() as found:
+            assert act()
+        assert found == []
+
+
+def fails(pending: PendingFlows) -> bool:
+    """Not by `pytest.raises`, which is in a cycle with what it has caught."""
+    try:
+        pending.raise_failure()
+    except TransferQueueError:
+        return True
+    return False
+
+
+def not_to_be_taken(call: Call, message: Message) -> None:
+    raise Malformed("not what was asked for")
 
 
 def test_calls_are_made_only_when_the_window_has_room() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from copy import copy
 from typing import TYPE_CHECKING
 
 from transferqueue.errors import ClaimError, DeadlineExceeded, TransferQueueError
@@ -42,7 +43,7 @@ class ClaimsAhead:
         """The oldest claim; when there is none and none can be had, what the claim raised."""
         while not self._waiting:
             if self._failure is not None:
-                raise self._failure
+                raise copy(self._failure)  # not itself: it would refer to this frame
             self._changed.clear()
             await self._changed.wait()
         self._room.release()
@@ -54,7 +55,7 @@ class ClaimsAhead:
             try:
                 self._waiting.append(await self._claim())
             except TransferQueueError as error:
-                self._failure = error
+                self._failure = copy(error)
             self._changed.set()
 
     async def _keep(self) -> None:
@@ -82,6 +83,7 @@ class ClaimsAhead:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []  # what they ended with refers to their frames, and those to this
         while self._waiting:
             with contextlib.suppress(ClaimError, DeadlineExceeded):
                 await self._waiting.popleft().give_back()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -274,13 +275,14 @@ class PendingFlows(Pending):
         try:
             outcome = outcome_of(message)
             if isinstance(outcome, TransferQueueError):
-                raise outcome
+                self._failure = outcome
+                return []
             state.flow.take(call, outcome)
             state.num_done += 1
             state.num_under_way -= 1
             return self._fill(state, now_s)
         except TransferQueueError as error:
-            self._failure = error
+            self._failure = copy(error)  # not itself: it refers to this frame
             return []
 
     def _failed(self, call: Call, error: TransferQueueError) -> None:
@@ -300,7 +302,7 @@ class PendingFlows(Pending):
     def raise_failure(self) -> None:
         """Raise what ended the flows before their end, if anything did."""
         if self._failure is not None:
-            raise self._failure
+            raise copy(self._failure)
 
 
 class _FlowState:

@@ -182,7 +182,8 @@ class SyncChannelPool:
         if len(works) == 1:
             return [works[0]()]
         with ThreadPoolExecutor(len(works)) as threads:
-            return [done.result() for done in [threads.submit(work) for work in works]]
+            # By `map`: a failure of a future that a variable has is in a cycle with its frame.
+            return list(threads.map(lambda work: work(), works))
 
     @contextmanager
     def _channel(self) -> Iterator[SyncChannel]:
