@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from tensordict import TensorDictBase
 
 from transferqueue.dispatch import HandlePart, StageReply
@@ -120,6 +121,19 @@ def payload_bytes(value: Any) -> int:
     if isinstance(value, StageReply):
         return payload_bytes(value.packed()) if value.value is None else 0
     if isinstance(value, DataProto):
-        tensors = 0 if value.batch is None else int(value.batch.bytes())
+        tensors = 0 if value.batch is None else _tensor_bytes(value.batch)
         return tensors + sum(column.nbytes for column in value.non_tensor_batch.values())
-    return int(value.bytes()) if isinstance(value, TensorDictBase) else 0
+    return _tensor_bytes(value) if isinstance(value, TensorDictBase) else 0
+
+
+def _tensor_bytes(batch: TensorDictBase) -> int:
+    """As `TensorDictBase.bytes`, which leaves all tensors in a cycle of references."""
+    leaves = batch.values(include_nested=True, leaves_only=True)
+    return sum(_leaf_bytes(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _leaf_bytes(tensor: Any) -> int:
+    if not tensor.is_nested:
+        return int(tensor.nbytes)
+    parts, _ = tensor.__tensor_flatten__()
+    return sum(getattr(tensor, part).nbytes for part in parts)

@@ -49,15 +49,21 @@ def wrapping(label: str, rank: int, step: Step = Step.METHOD) -> Iterator[None]:
     except (WorkerError, WrongOutput):
         raise
     except Exception as error:  # noqa: BLE001 - raised as one of ours
-        earlier = getattr(error, "cause", None)  # Ray wraps what the earlier call raised
-        if isinstance(earlier, WorkerError | WrongOutput):
-            raise earlier from None
-        # What is no error of ours is a fault in what moves columns: then every frame counts.
-        is_told = step is not Step.METHOD and isinstance(error, TransferQueueError)
-        text = "" if is_told else traceback_of(error)
-        what = f"{step.value}{type(error).__name__}: {error}"
-        failed = WorkerFailed(label, rank, what, text)
-        raise failed.caused_by(error if survives_pickling(error) else None) from None
+        # No variable has it: it refers to this frame, and both would live until the next search
+        # for cycles, with the batch of the method.
+        raise _told(error, label, rank, step) from None
+
+
+def _told(error: Exception, label: str, rank: int, step: Step) -> Exception:
+    earlier = getattr(error, "cause", None)  # Ray wraps what the earlier call raised
+    if isinstance(earlier, WorkerError | WrongOutput):
+        return earlier
+    # What is no error of ours is a fault in what moves columns: then every frame counts.
+    is_told = step is not Step.METHOD and isinstance(error, TransferQueueError)
+    text = "" if is_told else traceback_of(error)
+    what = f"{step.value}{type(error).__name__}: {error}"
+    failed = WorkerFailed(label, rank, what, text)
+    return failed.caused_by(error if survives_pickling(error) else None)
 
 
 def traceback_of(error: BaseException) -> str:

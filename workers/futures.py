@@ -10,8 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from transferqueue.errors import WrongOutput
+from workers.errors import WorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -60,10 +64,18 @@ def raise_first(
             f"ranks {sorted(still_at_it)} were still at it {FAILURE_GRACE_S:.0f} s later; the next "
             f"call waits behind them"
         )
-    for note in notes:
-        if note not in getattr(error, "__notes__", []):  # an answer may be asked for twice
-            error.add_note(note)
-    raise error.with_traceback(None)  # the frames of a thread that ran it
+    raise _another(error, notes)
+
+
+def _another(error: BaseException, notes: Sequence[str]) -> BaseException:
+    """To be raised in place of it: the one that an answer keeps must not come to refer to frames
+    that have the answer. Without the frames of the thread that ran it."""
+    found = copy(error) if isinstance(error, WorkerError | WrongOutput) else error
+    found.__cause__ = error.__cause__
+    for note in [*getattr(error, "__notes__", []), *notes]:
+        if note not in getattr(found, "__notes__", []):  # an answer may be asked for twice
+            found.add_note(note)
+    return found.with_traceback(None)
 
 
 class Pending(ABC):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -126,6 +127,7 @@ class RoleWorker(Worker):
             try:
                 loop()
             except Exception as error:  # noqa: BLE001 - check() raises it where it is looked for
+                traceback.clear_frames(error.__traceback__)  # what the stage had in its hands
                 self._failure = error
 
         thread = threading.Thread(target=run, name=name, daemon=True)
