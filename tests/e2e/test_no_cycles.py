@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from tests.cycles import (
     left_to_the_collector,
 )
 from tests.e2e import fake_gpus
+from tests.waiting import wait_until
 from transferqueue import errors
 from transferqueue.devices.fake_machine import FakeMachine
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
@@ -131,6 +134,29 @@ def test_a_checkpoint_keeps_nothing(client: tq.Client, tmp_path: Path) -> None:
 
     scene()
     expect_nothing_kept(client, scene)
+
+
+class Watched(np.ndarray):
+    """An array to whose end a finalizer can be tied."""
+
+
+@pytest.mark.parametrize("columns", [16, 1 << 17], ids=["inline", "large"])
+def test_what_was_put_is_not_kept_by_the_client(client: tq.Client, columns: int) -> None:
+    ended: list[int] = []
+
+    def watched(number: int) -> torch.Tensor:
+        array = np.zeros((ROWS, columns), np.float32).view(Watched)
+        weakref.finalize(array, ended.append, number)
+        return torch.from_numpy(array)
+
+    gc.disable()
+    try:
+        handle = client.put({"x": watched(1)}, partition="cycles")
+        client.publish("watched", {"w": watched(2)}, version=columns)
+        wait_until(lambda: sorted(ended) == [1, 2])
+    finally:
+        gc.enable()
+        client.clear(handle)
 
 
 def test_works_that_failed_beside_one_another_keep_nothing() -> None:
