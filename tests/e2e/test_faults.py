@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +16,7 @@ import torch
 
 import transferqueue as tq
 from tests.e2e import generations
+from tests.e2e.client_programs import Program, program
 from tests.waiting import wait_until
 from transferqueue.errors import RowsGone, ServiceUnreachable, StorageFull
 from transferqueue.net.calls import Call, raise_first
@@ -27,54 +25,7 @@ from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
-
-
-class Program:
-    """A client process: see `fault_programs`."""
-
-    def __init__(self, name: str, service: tq.Service, argument: object, transport: str) -> None:
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, str(ROOT / "tests/e2e/fault_programs.py")),
-                *(name, service.address, transport, str(argument)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-
-    def said(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the process ended without a word"
-        said: dict[str, Any] = json.loads(line)
-        return said
-
-    def go_on(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
-        self._process.stdin.flush()
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-@contextmanager
-def program(
-    name: str, service: tq.Service, argument: object, transport: str = "auto"
-) -> Iterator[Program]:
-    running = Program(name, service, argument, transport)
-    try:
-        yield running
-    finally:
-        running.close()
 
 
 @pytest.fixture
@@ -138,11 +89,11 @@ def test_a_reader_that_hangs_keeps_what_it_looks_at(service: tq.Service, client:
     handle = client.put({"x": torch.ones(16, 1 << 18)})
     with program("hold", service, hexed(handle)) as reader:
         reader.said()
-        reader._process.send_signal(signal.SIGSTOP)
+        reader.send_signal(signal.SIGSTOP)
         client.clear(handle)
         time.sleep(1.0)
         assert shard(client)["held_bytes"] == 16 * MIB
-        reader._process.send_signal(signal.SIGCONT)
+        reader.send_signal(signal.SIGCONT)
         reader.go_on()
         wait_until(lambda: shard(client)["used_bytes"] == 0)
 

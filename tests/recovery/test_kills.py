@@ -18,7 +18,7 @@ import zmq
 
 import transferqueue as tq
 from tests.e2e import generations
-from tests.e2e.test_faults import program
+from tests.e2e.client_programs import program
 from tests.waiting import wait_until
 from transferqueue.errors import NotReady, ServiceUnreachable
 from transferqueue.net.calls import RESUME, UNKNOWN
