@@ -15,6 +15,7 @@ from transferqueue.client.device_sides import DeviceSides
 from transferqueue.client.inputs import columns_of, mapping_of, names_of, seconds_of
 from transferqueue.client.placement import split_by_home
 from transferqueue.client.put_site import SITE_TAG, put_site
+from transferqueue.client.read_here import read_here
 from transferqueue.client.reading import Get, decode_columns
 from transferqueue.client.traffic import Traffic
 from transferqueue.client.writing import Put
@@ -64,11 +65,14 @@ class DataOperations:
     ) -> BatchHandle:
         values, proto_meta = columns_of(columns)
         partition = self._partition_of(handle, partition)
+        tags = mapping_of("tags", tags)
+        for event in self.devices.before_reading(read_here(values, tags)):
+            await self._caller.to_its_end(event.wait)
         batch = encode_batch(
             values,
             partition=partition,
             uids=None if handle is None else handle.uids,
-            tags=mapping_of("tags", tags),
+            tags=tags,
             overwrite=overwrite,
             objects=self._objects,
             devices=self.devices,
@@ -81,6 +85,7 @@ class DataOperations:
         put = Put(
             self._caller,
             batch,
+            self.devices,
             timeout_s=self._timeout(timeout_s),
             split_bytes=self._session.split_bytes(self._config.split_bytes),
             map_from_bytes=self._config.map_from_bytes,

@@ -75,9 +75,13 @@ class DeviceRows(ColumnRows):
         self.side.copy_out(self.source, self.ranges(offset, nbytes), out)
         return out
 
-    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray | None]:
         """The device copies ahead of who takes them."""
         return self.side.pieces_out(self.source, [self.ranges(*piece) for piece in pieces])
+
+    def lent(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+        """As `cuts`."""
+        return self.side.lent_out(self.source, [self.ranges(*piece) for piece in pieces])
 
     def copy_to(self, out: np.ndarray, offset: int = 0) -> None:
         self.side.copy_out(self.source, self.ranges(offset, len(out)), out)

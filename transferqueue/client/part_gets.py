@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from transferqueue.client.assembly import GotPart
 from transferqueue.client.device_copies import LentRanges
 from transferqueue.client.file_reads import FileColumn
+from transferqueue.client.landings import HostTarget, inflow_to
 from transferqueue.client.lease_returns import release
 from transferqueue.client.silent_shards import PROBE_SILENCE_S, SILENCE_S
 from transferqueue.client.windows import Move
@@ -23,11 +22,15 @@ from transferqueue.wire.get import GetAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import ExitStack
+
+    import numpy as np
 
     from transferqueue.client.caller import Caller
     from transferqueue.client.counted_copies import Moved
     from transferqueue.client.device_access import DeviceAccess
     from transferqueue.client.device_side import DeviceSide
+    from transferqueue.client.landings import Inflow, Target
     from transferqueue.client.lease_returns import Lease
     from transferqueue.client.placement import Part
     from transferqueue.wire.format import Buffer, Message
@@ -56,7 +59,7 @@ class PartGet:
         self._side = side
         self._loan: tuple[int, DeviceAccess] | None = None  # lease of device memory
         self.columns: Mapping[str, GotColumn] = {}
-        self.targets: dict[str, np.ndarray] = {}  # uint8[bytes], in the order of ``columns``
+        self.targets: dict[str, Target] = {}
         self._part = part
         self._caller = caller
         self._memory = caller.memory
@@ -69,6 +72,7 @@ class PartGet:
         self._ticket: bytes | None = None
         self._files: Mapping[str, Any] | None = None
         self._read: frozenset[str] = frozenset()
+        self._inflow: Inflow | None = None
 
     def call(
         self,
@@ -162,6 +166,11 @@ class PartGet:
         return self._stream_id is not None
 
     @property
+    def comes_in_pieces(self) -> bool:
+        """Whether its bytes come through a window or in chunks, rather than from files."""
+        return self.is_streamed and self._files is None
+
+    @property
     def num_mapped(self) -> int:
         """Bytes that are read from memory of this host."""
         return 0 if self._lease is None else int(self._answer.ranges[1].sum())
@@ -211,18 +220,18 @@ class PartGet:
         if self._ticket is None or self._transport is None:
             return None
         targets = [self.targets[field] for field in self.columns]
-        ends = accumulate(len(target) for target in targets)
+        ends = list(accumulate(target.nbytes for target in targets))
         return Move(
             slot=self._part.slot,
             transport=self._transport,
             ticket=bytes(self._ticket),
             is_write=False,
-            num_bytes=sum(map(len, targets)),
-            pieces=[
-                (end - len(target), target.data)
+            num_bytes=ends[-1],
+            pieces=(
+                (end - target.nbytes + low, memory)
                 for end, target in zip(ends, targets, strict=True)
-                if len(target)
-            ],
+                for low, memory in target.pieces()
+            ),
         )
 
     def in_files(self) -> list[FileColumn]:
@@ -234,9 +243,11 @@ class PartGet:
         for field, (number, num_ranges) in self._files["columns"].items():
             starts, sizes = ranges[:, at : at + num_ranges]
             at += num_ranges
-            access = self._files["access"][str(number)]
-            target = self.targets[field]
-            found.append(FileColumn(access=access, starts=starts, sizes=sizes, target=target))
+            access, target = self._files["access"][str(number)], self.targets[field]
+            assert isinstance(target, HostTarget)  # as what does not come in pieces has
+            found.append(
+                FileColumn(access=access, starts=starts, sizes=sizes, target=target.memory)
+            )
         return found
 
     def were_read(self) -> None:
@@ -244,10 +255,11 @@ class PartGet:
         assert self._files is not None
         self._read = frozenset(self._files["columns"])
 
-    def flow(self) -> Flow | None:
-        """The reads that fill the targets; those of chunks that are needed alone."""
+    def flow(self, lanes: ExitStack) -> Flow | None:
+        """The reads that fill the targets; those of chunks that are needed alone. ``lanes`` has
+        the lane by which they land on a device, until it is closed."""
         targets = [self.targets[field] for field in self.columns]
-        grid = ChunkGrid([len(target) for target in targets])
+        grid = ChunkGrid([target.nbytes for target in targets])
         left = {at for at, field in enumerate(self.columns) if field not in self._read}
         chunks = [
             chunk
@@ -259,9 +271,9 @@ class PartGet:
 
         def take(call: Call, answer: Message) -> None:
             for piece, block in deal(answer.frames, grid.pieces(call.body["chunk"])):
-                target = targets[piece.column]
-                target[piece.offset : piece.offset + piece.nbytes] = np.frombuffer(block, np.uint8)
+                targets[piece.column].take(piece.offset, block)
 
+        self._inflow = inflow_to(targets, lanes)
         return Flow(
             endpoint=self._endpoint,
             op=ops.READ,
@@ -269,11 +281,19 @@ class PartGet:
             num_calls=len(chunks),
             window=WINDOW_CHUNKS,
             take=take,
+            device="" if self._inflow is None else self._inflow.device,
         )
 
-    def _reads(self, chunks: Sequence[int]) -> Iterator[Call]:
+    def _reads(self, chunks: Sequence[int]) -> Iterator[Call | None]:
         for chunk in chunks:
+            while self._inflow is not None and not self._inflow.settle():
+                yield None
             yield self._call(ops.READ, {"lease_id": self._stream_id, "chunk": chunk})
+
+    def land(self, timeout_s: float) -> None:
+        """Wait until what came in chunks is on its device. `DeviceStuck`."""
+        if self._inflow is not None:
+            self._inflow.finish(timeout_s)
 
     def done(self) -> Call:
         """Give back what the shard held."""

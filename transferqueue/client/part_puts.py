@@ -16,7 +16,7 @@ from transferqueue.errors import HandleRefused
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
-from transferqueue.wire.chunks import MAX_FRAMES, WINDOW_CHUNKS, ChunkGrid
+from transferqueue.wire.chunks import CHUNK_BYTES, MAX_FRAMES, WINDOW_CHUNKS, ChunkGrid
 from transferqueue.wire.put import BY_WRITE, ColumnPlan, PutPlan
 
 if TYPE_CHECKING:
@@ -247,8 +247,10 @@ class StreamedPut(PartPut):
     def _pieces(self) -> Iterator[tuple[int, memoryview]]:
         at = 0
         for column in self.rows.columns.values():
-            for low in range(0, column.num_bytes, MOVE_BYTES):
-                block = column.cut(low, min(MOVE_BYTES, column.num_bytes - low))
+            step = CHUNK_BYTES if isinstance(column, DeviceRows) else MOVE_BYTES
+            lows = range(0, column.num_bytes, step)
+            pieces = [(low, min(step, column.num_bytes - low)) for low in lows]
+            for low, block in zip(lows, column.lent(pieces), strict=True):
                 yield at + low, block.data
             at += column.num_bytes
 
@@ -278,20 +280,28 @@ class ChunkedColumns:
             num_calls=self._grid.num_chunks,
             window=WINDOW_CHUNKS,
             take=lambda call, message: None,
+            device=next(
+                (c.side.device.name for c in self._columns if isinstance(c, DeviceRows)), ""
+            ),
         )
 
-    def _calls(self, put_id: int) -> Iterator[Call]:
+    def _calls(self, put_id: int) -> Iterator[Call | None]:
         chunks = [self._grid.pieces(chunk) for chunk in range(self._grid.num_chunks)]
         of_column: list[list[tuple[int, int]]] = [[] for _ in self._columns]
         for piece in chain.from_iterable(chunks):
             of_column[piece.column].append((piece.offset, piece.nbytes))
         cuts = [c.cuts(pieces) for c, pieces in zip(self._columns, of_column, strict=True)]
         for chunk, pieces in enumerate(chunks):
+            blocks: list[np.ndarray] = []
+            for piece in pieces:
+                while (block := next(cuts[piece.column])) is None:
+                    yield None  # the device is not that far
+                blocks.append(block)
             yield Call(
                 endpoint=self._endpoint,
                 op=ops.WRITE,
                 body={"put_id": put_id, "chunk": chunk},
-                frames=_frames([next(cuts[piece.column]) for piece in pieces]),
+                frames=_frames(blocks),
             )
 
 
