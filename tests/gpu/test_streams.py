@@ -88,6 +88,18 @@ async def test_the_event_loop_goes_on_while_the_gpu_is_at_work(
         await client.clear(handle)
 
 
+def test_tensors_inside_objects_come_by_page_locked_memory(service: Service) -> None:
+    put = [{"pixels": torch.randn(n, 3, device="cuda:0"), "n": n} for n in (0, 5, 100_000)]
+    with tq.connect(service.address, device="cuda:0") as client:
+        handle = client.put({"media": put})
+        for found, wanted in zip(client.get_columns(handle)["media"], put, strict=True):
+            assert found["n"] == wanted["n"]
+            assert torch.equal(found["pixels"], wanted["pixels"].cpu())
+        brought = sum(row["pixels"].nbytes for row in put)
+        assert client.stats()["media"]["brought_bytes"] == brought
+        client.clear(handle)
+
+
 def test_tensors_of_the_host_go_to_a_shard_on_the_gpu_without_a_socket() -> None:
     name = f"cuda:{cuda_driver().uuids()[0]}"
     put = torch.randn(256, 4096)

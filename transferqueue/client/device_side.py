@@ -135,6 +135,13 @@ class DeviceSide(Closing):
             lane.wait_for(source.ready)
             lane.copy_ranges_out(source.block, ranges, out.data)
 
+    def copy_each_out(self, copies: Sequence[tuple[DeviceBytes, np.ndarray]]) -> None:
+        """Whole tensors, each to memory of the host of its own."""
+        with self.lanes.lane(keep=copies) as lane:
+            for source, _ in copies:
+                lane.wait_for(source.ready)
+            lane.copy_each_out((source.block, 0, out) for source, out in copies)
+
     def pieces_out(
         self, source: DeviceBytes, pieces: Sequence[Ranges]
     ) -> Iterator[np.ndarray | None]:

@@ -130,18 +130,20 @@ class Staging(Closing):
         self, block: DeviceBlock, ranges: Iterable[tuple[int, int]], out: memoryview
     ) -> None:
         """Offsets and sizes, one after the other into ``out``."""
-        target, at = as_bytes(out), 0
+        self.copy_each_out(_side_by_side(block, ranges, as_bytes(out)))
+
+    def copy_each_out(self, copies: Iterable[tuple[DeviceBlock, int, Bytes]]) -> None:
+        """As `copy_out`, of several: blocks, offsets, and memory to be filled, uint8[bytes]."""
         under_way: deque[tuple[_Chunk, Bytes]] = deque()
-        for offset, nbytes in ranges:
-            for low in range(0, nbytes, self._chunk_bytes):
-                size = min(self._chunk_bytes, nbytes - low)
+        for block, offset, target in copies:
+            for low in range(0, len(target), self._chunk_bytes):
+                part = target[low : low + self._chunk_bytes]
                 if len(under_way) == len(self._ring):
                     self._land(*under_way.popleft())
                 chunk = self._next()
-                self.stream.copy_out(block, offset + low, chunk.memory[:size].data)
+                self.stream.copy_out(block, offset + low, chunk.memory[: len(part)].data)
                 chunk.event = self.stream.record()
-                under_way.append((chunk, target[at : at + size]))
-                at += size
+                under_way.append((chunk, part))
         while under_way:
             self._land(*under_way.popleft())
 
@@ -220,6 +222,15 @@ class Staging(Closing):
     def _land(self, chunk: _Chunk, target: Bytes) -> None:
         chunk.wait(self.timeout_s)
         copy_into(target, chunk.memory[: len(target)])
+
+
+def _side_by_side(
+    block: DeviceBlock, ranges: Iterable[tuple[int, int]], out: Bytes
+) -> Iterator[tuple[DeviceBlock, int, Bytes]]:
+    at = 0
+    for offset, nbytes in ranges:
+        yield block, offset, out[at : at + nbytes]
+        at += nbytes
 
 
 def _cut(ranges: Iterable[tuple[int, int]], chunk_bytes: int) -> Iterator[list[tuple[int, int]]]:
