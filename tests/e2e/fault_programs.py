@@ -14,7 +14,7 @@ import torch
 
 import transferqueue as tq
 from tests.e2e import generations
-from transferqueue.client.part_puts import MappedPut
+from transferqueue.client.part_puts import PlacedPut
 
 
 def say(**what: Any) -> None:
@@ -32,14 +32,14 @@ def handle_of(text: str) -> tq.BatchHandle:
 
 def write_half(client: tq.Client, argument: str) -> None:
     """In the middle of a put, with space reserved and some of it written."""
-    whole = MappedPut.fill
+    whole = PlacedPut.fill
 
-    def write(put: MappedPut, *arguments: Any) -> None:
+    def write(put: PlacedPut, *arguments: Any) -> None:
         whole(put, *arguments)
         say(writing=True)
         hear()
 
-    MappedPut.fill = write  # type: ignore[method-assign]
+    PlacedPut.fill = write  # type: ignore[method-assign]
     client.put({"x": torch.ones(int(argument), 1 << 18)}, partition="half")
 
 

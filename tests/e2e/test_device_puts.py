@@ -221,7 +221,9 @@ def test_fields_go_where_their_partition_says(machine: FakeMachine) -> None:
         client.create_partition("train", backend={"dense": "device", "*": "shm"})
         put, gpu = columns(), gpu_of(client)
         handle = client.put(on_gpu(gpu, put), partition="train")
-        assert (gpu.counters.bytes_pinned, gpu.counters.bytes_pageable) == (tensor_bytes(put), 0)
+        assert gpu.counters.bytes_across == put["dense"].nbytes
+        rest = tensor_bytes(put) - put["dense"].nbytes
+        assert (gpu.counters.bytes_pinned, gpu.counters.bytes_pageable) == (rest, 0)
         held = client.held()["train"]["backends"]
         assert (set(held["dense"]), set(held["half"])) == ({"device"}, {"shm"})
         expect_same(client.get_columns(handle), put)

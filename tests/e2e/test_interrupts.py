@@ -67,7 +67,7 @@ def interrupt(*_: Any, **__: Any) -> Any:
 def test_a_put_that_is_interrupted_while_it_writes_leaves_nothing(
     client: tq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_puts.MappedPut, "fill", interrupt)
+    monkeypatch.setattr(part_puts.PlacedPut, "fill", interrupt)
     chunks = iter(range(100))
     whole = part_puts._frames
 

@@ -67,14 +67,25 @@ class DeviceSide(Closing):
     def way_to(self, shard: ShardAddress) -> Choice:
         """The best way for bytes from there to this device, and why not a better one.
         `RungRefused` when it is not as good as required."""
-        here, there = self._client_side(shard.device), shard_side(shard, self._failed)
+        here = self._client_side(shard.device)
+        there = shard_side(shard, shard.device, self._failed)
         return (
             choose(here, there) if self._required is None else require(self._required, here, there)
         )
 
-    def opens(self, shard: ShardAddress) -> bool:
-        """Whether bytes are copied from, or to, the shard's own device memory."""
-        return shard.device is not None and self.way_to(shard).rung in (Rung.SAME_GPU, Rung.PEER)
+    def way_beside(self, shard: ShardAddress) -> Choice:
+        """As `way_to`, for what the shard keeps on a device beside its memory of the host. Whatever
+        is required: that is of the shard's own memory."""
+        there = shard_side(shard, shard.beside, self._failed)
+        return choose(self._client_side(shard.beside), there)
+
+    def opened(self, shard: ShardAddress) -> DeviceAccess | None:
+        """The device memory of the shard that bytes are copied from and to, if there is any."""
+        access = shard.device or shard.beside
+        if access is None:
+            return None
+        way = self.way_to(shard) if shard.device is not None else self.way_beside(shard)
+        return access if way.rung in (Rung.SAME_GPU, Rung.PEER) else None
 
     def _client_side(self, access: DeviceAccess | None) -> ClientSide:
         if access is not None and access.handle is not None:
@@ -317,9 +328,11 @@ def _stage_rows(lane: Staging, block: DeviceBlock, address: int, rows: ColumnRow
         lane.copy_in(block, address + low, data.data)
 
 
-def shard_side(shard: ShardAddress, failed: Mapping[str, str]) -> ShardSide:
-    """``failed``: by token, why a block could not be opened although its shard shows it."""
-    access = shard.device
+def shard_side(
+    shard: ShardAddress, access: DeviceAccess | None, failed: Mapping[str, str]
+) -> ShardSide:
+    """``access``: the device memory in question; ``None``: it is the shard's memory of the host.
+    ``failed``: by token, why a block could not be opened although its shard shows it."""
     why_not_shown = ""
     if access is not None:
         why_not_shown = access.why_not_shown or failed.get(access.token, "")

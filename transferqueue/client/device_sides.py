@@ -100,7 +100,7 @@ class DeviceSides(Closing):
         """A device of those that are open which copies to the shard's own device memory. None is
         opened for it: that takes seconds, and memory of the device."""
         sides = dict.fromkeys(self._sides.values())
-        return next((side for side in sides if side.opens(shard)), None)
+        return next((side for side in sides if side.opened(shard) is not None), None)
 
     def check(self, shards: Iterable[ShardAddress]) -> None:
         """At the start: `DeviceMissing`, `RungRefused`, and `ConfigError` for a way to a device
@@ -110,7 +110,7 @@ class DeviceSides(Closing):
             if side is not None:
                 side.way_to(shard)
             elif self._required is not None:
-                require(self._required, ClientSide(), shard_side(shard, {}))
+                require(self._required, ClientSide(), shard_side(shard, shard.device, {}))
 
     def close(self) -> None:
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.backends.several import ADDRESS_BITS, own_addresses
 from transferqueue.client.assembly import GotPart
 from transferqueue.client.device_copies import LentRanges
 from transferqueue.client.file_reads import FileColumn
@@ -54,8 +55,7 @@ class PartGet:
         side: DeviceSide | None = None,
     ) -> None:
         """``at_guard``: get it from the second copy. ``is_probe``: the shard was silent before.
-        ``side``: the device that the bytes go to,
-        from that of the shard where it can."""
+        ``side``: the device that the bytes go to, from that of the shard where it can."""
         self._side = side
         self._loan: tuple[int, DeviceAccess] | None = None  # lease of device memory
         self.columns: Mapping[str, GotColumn] = {}
@@ -121,9 +121,10 @@ class PartGet:
         self._access = None if self._at_guard else self._lending()
         if self._at_guard:
             return None
-        if self._access is not None:
-            return {**self._memory.process, "arena": self._access.token}
-        return self._memory.process_for(slot) if self._memory.reaches(slot) else None
+        mine = self._memory.process_for(slot) if self._memory.reaches(slot) else None
+        if self._access is None:
+            return mine
+        return {**(mine or self._memory.process), "device": self._access.token}
 
     def _lending(self) -> DeviceAccess | None:
         """The shard's device memory, where this process copies from it."""
@@ -132,25 +133,35 @@ class PartGet:
             return None
         shard = session.shard(slot)
         self._side.way_to(shard)  # is as good as required
-        return shard.device if self._side.opens(shard) else None
+        return self._side.opened(shard)
 
     def take(self, answer: Message) -> None:
         """Take the answer. From here on what it lent is this object's to give back."""
         self._arrays = ArrayReader(answer.frames)
         self._answer = GetAnswer.read(answer.body, self._arrays)
         self.columns = self._answer.columns
-        lease_id = answer.body["lease_id"]
+        lease_id, loan_id = self._answer.lease_id, self._answer.loan_id
+        if loan_id is not None and self._access is not None:
+            self._loan = int(loan_id), self._access
         # The shard decides: what is not in its memory comes in chunks to those who map it, too.
-        is_mapped = any(column.mapped is not None for column in self.columns.values())
-        if lease_id is not None and is_mapped and self._access is not None:
-            self._loan = int(lease_id), self._access
-        elif lease_id is not None and is_mapped:
+        if lease_id is not None and any(map(self._is_mapped, self.columns.values())):
             self._lease = self._memory.lease(self._part.slot, self._endpoint, int(lease_id))
         elif lease_id is not None:
             self._stream_id = int(lease_id)
             self._ticket = answer.body.get("window")
             self._files = answer.body.get("files")
             self._caller.windows.refuse_unless_opened(self._transport, self._ticket)
+
+    def _is_lent(self, column: GotColumn) -> bool:
+        """Whether it lies in device memory that was lent."""
+        if self._loan is None or column.mapped is None or column.mapped.start == column.mapped.stop:
+            return False
+        number: int = self._answer.ranges[0, column.mapped.start] >> ADDRESS_BITS
+        return number == self._loan[1].number
+
+    def _is_mapped(self, column: GotColumn) -> bool:
+        """Whether it lies in memory that is mapped here."""
+        return column.mapped is not None and not self._is_lent(column)
 
     def note_answer(self) -> None:
         """The shard of the rows, if it was that which was asked, is not silent."""
@@ -171,9 +182,15 @@ class PartGet:
         return self.is_streamed and self._files is None
 
     @property
+    def _coming(self) -> list[str]:
+        """The fields that come through a window, in chunks or from files, in this order."""
+        return [field for field in self.columns if field in self.targets]
+
+    @property
     def num_mapped(self) -> int:
         """Bytes that are read from memory of this host."""
-        return 0 if self._lease is None else int(self._answer.ranges[1].sum())
+        mapped = [column.mapped for column in self.columns.values() if self._is_mapped(column)]
+        return sum(int(self._answer.ranges[1, ranges].sum()) for ranges in mapped)
 
     def got(self, field: str, moved: Moved | None = None) -> GotPart:
         """The part of a column, without payload where that is streamed. ``moved`` hears of bytes
@@ -182,9 +199,9 @@ class PartGet:
         payload, lent = None, None
         if column.sent is not None:
             payload = self._answer.payload[column.sent]
-        elif column.mapped is not None and self._loan is not None:
+        elif column.mapped is not None and self._loan is not None and self._is_lent(column):
             starts, sizes = self._answer.ranges[:, column.mapped]
-            lent = LentRanges(access=self._loan[1], starts=starts, sizes=sizes)
+            lent = LentRanges(access=self._loan[1], starts=own_addresses(starts), sizes=sizes)
         elif column.mapped is not None and self._lease is not None:
             starts, sizes = self._answer.ranges[:, column.mapped]
             lent = self._locked(column, starts, sizes)
@@ -219,7 +236,7 @@ class PartGet:
         """The read that fills the targets, if the shard has opened a window to what they get."""
         if self._ticket is None or self._transport is None:
             return None
-        targets = [self.targets[field] for field in self.columns]
+        targets = [self.targets[field] for field in self._coming]
         ends = list(accumulate(target.nbytes for target in targets))
         return Move(
             slot=self._part.slot,
@@ -258,9 +275,9 @@ class PartGet:
     def flow(self, lanes: ExitStack) -> Flow | None:
         """The reads that fill the targets; those of chunks that are needed alone. ``lanes`` has
         the lane by which they land on a device, until it is closed."""
-        targets = [self.targets[field] for field in self.columns]
+        targets = [self.targets[field] for field in self._coming]
         grid = ChunkGrid([target.nbytes for target in targets])
-        left = {at for at, field in enumerate(self.columns) if field not in self._read}
+        left = {at for at, field in enumerate(self._coming) if field not in self._read}
         chunks = [
             chunk
             for chunk in range(grid.num_chunks)

@@ -142,10 +142,10 @@ class Get:
         the second copy, or from the shard's own copy in memory of the host when it is back."""
         session = self._caller.session
         of_rows = [session.shard(part.slot) for part in self._rows if session.knows(part.slot)]
-        lost = [shard for shard in of_rows if shard.device and shard.device.is_of(error)]
+        lost = [s for s in of_rows if (device := s.device or s.beside) and device.is_of(error)]
         guarded = {shard.slot for shard in lost if session.guard_of(shard.slot) is not None}
         self._at_guard |= guarded
-        rest = [one.device for one in lost if one.slot not in guarded]
+        rest = [one.device or one.beside for one in lost if one.slot not in guarded]
         return bool(lost) and all(device is not None and device.is_kept for device in rest)
 
     def _pass_over_silent(self, slots: Sequence[int]) -> None:

@@ -11,9 +11,7 @@ import numpy as np
 
 from transferqueue.client.deadline import Deadline
 from transferqueue.client.part_puts import (
-    DevicePut,
     InlinePut,
-    MappedPut,
     PartPut,
     PartRows,
     PlacedPut,
@@ -116,10 +114,9 @@ class Put:
         rows, memory = PartRows(part, self._batch), self._caller.memory
         shard = self._caller.session.shard(part.slot)
         side = self._side_to(shard)
-        if side is not None and rows.num_bytes >= self._map_from_bytes:
-            return DevicePut(rows, memory, shard, side)
-        if memory.reaches(part.slot) and rows.num_bytes >= self._map_from_bytes:
-            return MappedPut(rows, memory, shard)
+        is_near = side is not None or memory.reaches(part.slot)
+        if is_near and rows.num_bytes >= self._map_from_bytes:
+            return PlacedPut(rows, memory, shard, side)
         if rows.num_bytes > STREAM_FROM_BYTES:
             return StreamedPut(rows, shard.endpoint, self._caller.windows.transport_to(shard))
         return InlinePut(rows)
@@ -127,7 +124,7 @@ class Put:
     def _side_to(self, shard: ShardAddress) -> DeviceSide | None:
         """The device that copies to the shard's own device memory: that of the tensors, or another
         one, which they come to by its ring, as what is on the host does."""
-        if self._side is not None and self._side.opens(shard):
+        if self._side is not None and self._side.opened(shard) is not None:
             return self._side
         return self._devices.opening(shard)
 
@@ -221,7 +218,8 @@ class Put:
 
     async def _waiting_for_device(self, work: Callable[[], T]) -> T:
         """Do what may wait for a device, if some of the bytes are on one or go to one."""
-        if self._side is None and not any(isinstance(part, DevicePut) for part in self._parts):
+        to_device = any(isinstance(p, PlacedPut) and p.opens_device for p in self._parts)
+        if self._side is None and not to_device:
             return work()
         return await self._caller.to_its_end(work)
 
