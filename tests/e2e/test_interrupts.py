@@ -117,6 +117,7 @@ async def test_tasks_that_are_cancelled_at_any_moment_leave_nothing(
                 handle = await task
                 if turn % 2:
                     await client.clear(handle)
+                del handle  # of a get it is what was got, and holds a lease
             except asyncio.CancelledError:
                 pass
             del task, call
