@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 from transferqueue.client import lease_returns
 from transferqueue.client.caller import Caller
 from transferqueue.client.late_calls import LateCalls
-from transferqueue.client.part_puts import MappedPut
+from transferqueue.client.part_puts import PlacedPut
 from transferqueue.client.postponed import Postponed
 from transferqueue.errors import Malformed, ServiceUnreachable
 from transferqueue.net.calls import Call, raise_first
@@ -226,7 +226,7 @@ def test_a_put_whose_abort_was_lost_gives_its_space_back_without_another_call(
         raise MemoryError
 
     monkeypatch.setattr(Caller, "outcomes", outcomes)
-    monkeypatch.setattr(MappedPut, "_copy", fail)
+    monkeypatch.setattr(PlacedPut, "_copy", fail)
     before = shard(client)["used_bytes"]
     with pytest.raises(MemoryError):
         client.put({"x": ROWS}, partition="p")

@@ -40,6 +40,11 @@ def block(gpu: FakeGpu) -> Iterator[DeviceBlock]:
         yield block
 
 
+def there(pieces: Iterator[np.ndarray | None]) -> Iterator[np.ndarray]:
+    """Without the times when the next one is not there yet."""
+    return (piece for piece in pieces if piece is not None)
+
+
 def test_bytes_go_through_chunks_that_are_locked_once(gpu: FakeGpu, block: DeviceBlock) -> None:
     data, out = pattern(1, NBYTES), np.zeros(NBYTES, np.uint8)
     with Staging(gpu, chunk_bytes=64 << 10, num_chunks=3) as staging:
@@ -125,7 +130,7 @@ def test_the_device_copies_ahead_of_who_takes_the_pieces(
                 given.append(low)
                 yield [(low, 1000), (low + 2000, 50_000)]
 
-        taken = staging.pieces_out(block, pieces())
+        taken = there(staging.pieces_out(block, pieces()))
         first = next(taken)
         assert len(given) == 4
         rest = list(taken)
@@ -141,5 +146,57 @@ def test_what_was_taken_stays_as_it_is(gpu: FakeGpu, block: DeviceBlock) -> None
     with Staging(gpu, chunk_bytes=64 << 10, num_chunks=2) as staging:
         staging.copy_in(block, 0, data.data)
         pieces = [[(low, 50_000)] for low in range(0, NBYTES, 50_000)]
-        taken = list(staging.pieces_out(block, pieces))
+        taken = list(there(staging.pieces_out(block, pieces)))
     assert np.concatenate(taken).tobytes() == data.tobytes()
+
+
+def test_who_takes_pieces_is_told_that_the_next_is_not_there_and_does_not_wait(
+    gpu: FakeGpu, block: DeviceBlock
+) -> None:
+    data = pattern(7, NBYTES)
+    with Staging(gpu, chunk_bytes=64 << 10, num_chunks=2) as staging:
+        staging.copy_in(block, 0, data.data)
+        staging.flush()
+        taken = staging.pieces_out(block, [[(0, 100)], [(500, 100)]])
+        with gpu.held():
+            assert [next(taken) for _ in range(3)] == [None, None, None]
+        assert [piece.tobytes() for piece in there(taken)] == [
+            data[:100].tobytes(),
+            data[500:600].tobytes(),
+        ]
+
+
+def test_lent_pieces_are_memory_of_the_ring_and_the_next_ones_are_under_way(
+    gpu: FakeGpu, block: DeviceBlock
+) -> None:
+    data = pattern(8, NBYTES)
+    with Staging(gpu, chunk_bytes=50_000, num_chunks=3) as staging:
+        staging.copy_in(block, 0, data.data)
+        staging.flush()
+        given: list[int] = []
+
+        def pieces() -> Iterator[list[tuple[int, int]]]:
+            for low in range(0, NBYTES, 50_000):
+                given.append(low)
+                yield [(low, 50_000)]
+
+        lows = iter(range(0, NBYTES, 50_000))
+        for low, piece in zip(lows, staging.lent_out(block, pieces()), strict=True):
+            assert piece.tobytes() == data[low : low + 50_000].tobytes()
+            assert given[-1] >= min(low + 2 * 50_000, NBYTES - 50_000)
+    assert gpu.counters.bytes_pageable == 0
+
+
+def test_one_chunk_is_copied_to_several_places(gpu: FakeGpu, block: DeviceBlock) -> None:
+    data, out = pattern(9, 100_000), np.zeros(NBYTES, np.uint8)
+    ranges = [(900_000, 70_000), (0, 10_000), (500_000, 0), (20_000, 20_000)]
+    with Staging(gpu, chunk_bytes=32 << 10, num_chunks=2) as staging:
+        staging.copy_in(block, 0, out.data)
+        staging.copy_ranges_in(block, ranges, data.data)
+        staging.copy_out(block, 0, out.data)
+        assert gpu.counters.events_live <= 2
+    expected, at = np.zeros(NBYTES, np.uint8), 0
+    for start, size in ranges:
+        expected[start : start + size] = data[at : at + size]
+        at += size
+    assert (out == expected).all()

@@ -15,7 +15,7 @@ import torch
 
 import transferqueue as tq
 from tests.e2e import generations
-from transferqueue.client.part_puts import MappedPut
+from transferqueue.client.part_puts import PlacedPut
 from workers.forking import start_child
 
 if TYPE_CHECKING:
@@ -85,14 +85,14 @@ def handle_of(text: str) -> tq.BatchHandle:
 
 def write_half(test: Ear, client: tq.Client, argument: str) -> None:
     """In the middle of a put, with space reserved and some of it written."""
-    whole = MappedPut.fill
+    whole = PlacedPut.fill
 
-    def write(put: MappedPut, *arguments: Any) -> None:
+    def write(put: PlacedPut, *arguments: Any) -> None:
         whole(put, *arguments)
         test.say(writing=True)
         test.hear()
 
-    MappedPut.fill = write  # type: ignore[method-assign]
+    PlacedPut.fill = write  # type: ignore[method-assign]
     client.put({"x": torch.ones(int(argument), 1 << 18)}, partition="half")
 
 

@@ -127,6 +127,26 @@ def test_tensors_of_host_and_gpu_are_one_put(client: Client) -> None:
     expect_same(client.get_columns(handle), put)
 
 
+def test_tensors_of_the_host_alone_go_there_without_a_socket(client: Client) -> None:
+    gpu, put = gpu_of(client), columns()
+    before = client.wire_bytes()["sent"]
+    handle = client.put(put)
+    assert client.wire_bytes()["sent"] - before < tensor_bytes(put) // 10
+    assert gpu.counters.bytes_pinned >= tensor_bytes(put)
+    assert (gpu.counters.bytes_across, gpu.counters.bytes_pageable) == (0, 0)
+    expect_same(client.get_columns(handle), put)
+
+
+def test_a_client_that_uses_no_gpu_opens_none_for_it(service: Service) -> None:
+    put = columns()
+    with tq.connect(service.address) as plain:
+        before = plain.wire_bytes()["sent"]
+        handle = plain.put(put)
+        assert plain.wire_bytes()["sent"] - before > tensor_bytes(put)
+        expect_same(plain.get_columns(handle), put)
+        plain.clear(handle)
+
+
 def test_a_new_version_is_written_from_there_too(client: Client) -> None:
     gpu = gpu_of(client)
     handle = client.put({"x": put_on(gpu, torch.zeros(64, 1000))})
@@ -201,7 +221,9 @@ def test_fields_go_where_their_partition_says(machine: FakeMachine) -> None:
         client.create_partition("train", backend={"dense": "device", "*": "shm"})
         put, gpu = columns(), gpu_of(client)
         handle = client.put(on_gpu(gpu, put), partition="train")
-        assert (gpu.counters.bytes_pinned, gpu.counters.bytes_pageable) == (tensor_bytes(put), 0)
+        assert gpu.counters.bytes_across == put["dense"].nbytes
+        rest = tensor_bytes(put) - put["dense"].nbytes
+        assert (gpu.counters.bytes_pinned, gpu.counters.bytes_pageable) == (rest, 0)
         held = client.held()["train"]["backends"]
         assert (set(held["dense"]), set(held["half"])) == ({"device"}, {"shm"})
         expect_same(client.get_columns(handle), put)

@@ -192,10 +192,11 @@ def test_what_is_required_is_had_or_the_connection_is_refused(
 
 
 def test_a_handle_that_cannot_be_opened_after_all_takes_another_way(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu, put = gpu_of(client), columns()
-    handle = client.put(put)
+    with tq.connect(service.address) as plain:
+        handle = plain.put(put)
     asked = []
 
     def refuse(block: MemoryHandle) -> None:
@@ -224,23 +225,23 @@ def test_what_was_given_on_while_it_was_copied_is_not_believed(
 ) -> None:
     handle = client.put({"x": torch.zeros(64, 1000)})
     taken: list[PartGet] = []
-    take, filled = PartGet.take, DeviceSide.filled
+    take, copy_all = PartGet.take, DeviceSide.copy_all
 
     def remember(part: PartGet, answer: Any) -> None:
         take(part, answer)
         taken.append(part)
 
-    def lose_the_loan(*arguments: Any) -> torch.Tensor:
+    def lose_the_loan(*arguments: Any) -> None:
         (part,) = taken
         assert part._loan is not None
         channels = SyncChannelPool(None)
         run_blocking(channels.exchange([release(part._endpoint, [part._loan[0]])], timeout_s=5.0))
         channels.close()
         client.clear(handle)
-        return filled(*arguments)
+        copy_all(*arguments)
 
     monkeypatch.setattr(PartGet, "take", remember)
-    monkeypatch.setattr(DeviceSide, "filled", lose_the_loan)
+    monkeypatch.setattr(DeviceSide, "copy_all", lose_the_loan)
     with pytest.raises(StaleGeneration, match="nothing is there now"):
         client.get(handle)
 
@@ -252,16 +253,16 @@ def test_an_owner_that_is_killed_is_lost_and_its_successor_says_so(
     with serve(machine) as service, tq.connect(service.address, device=name) as client:
         handle = client.put({"x": torch.zeros(64, 1000)})
         pids = [shard["pid"] for shard in client.status()["shards"]]
-        filled = DeviceSide.filled
+        copy_all = DeviceSide.copy_all
 
-        def kill_the_owner(*arguments: Any) -> torch.Tensor:
+        def kill_the_owner(*arguments: Any) -> None:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
-            return filled(*arguments)
+            copy_all(*arguments)
 
         with monkeypatch.context() as patched:
-            patched.setattr(DeviceSide, "filled", kill_the_owner)
+            patched.setattr(DeviceSide, "copy_all", kill_the_owner)
             with pytest.raises(OwnerLost):
                 client.get(handle)
         with pytest.raises(RowsLost):

@@ -67,7 +67,7 @@ def interrupt(*_: Any, **__: Any) -> Any:
 def test_a_put_that_is_interrupted_while_it_writes_leaves_nothing(
     client: tq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_puts.MappedPut, "fill", interrupt)
+    monkeypatch.setattr(part_puts.PlacedPut, "fill", interrupt)
     chunks = iter(range(100))
     whole = part_puts._frames
 
@@ -117,6 +117,7 @@ async def test_tasks_that_are_cancelled_at_any_moment_leave_nothing(
                 handle = await task
                 if turn % 2:
                     await client.clear(handle)
+                del handle  # of a get it is what was got, and holds a lease
             except asyncio.CancelledError:
                 pass
             del task, call

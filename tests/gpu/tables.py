@@ -72,6 +72,7 @@ def bandwidth_rows(device: str, nbytes: int) -> list[tuple[str, float]]:
         borrowed = median_s(lambda: _borrow(client, handle))
         rows.append(("borrow on the device", nbytes / borrowed))
         rows += _by_host_memory(device, got, nbytes)
+        rows += _by_socket(device, got, nbytes)
     return rows
 
 
@@ -89,6 +90,24 @@ def _by_host_memory(device: str, on_device: torch.Tensor, nbytes: int) -> list[t
             "put from the device to the host": lambda: _put(client, there),
             ".cpu() and put to the host": lambda: _put(host, there.cpu()),
             "get from the host on the device": lambda: client.get(handle),
+        }
+        return [(what, nbytes / median_s(step)) for what, step in steps.items()]
+
+
+def _by_socket(device: str, on_device: torch.Tensor, nbytes: int) -> list[tuple[str, float]]:
+    """Chunks over TCP on this host, and what it would be without an overlap."""
+    with (
+        tq.serve(budget_bytes=4 * nbytes + (8 << 20), host="127.0.0.1", encrypt=False) as service,
+        tq.connect(service.address, device=device, transport="tcp") as client,
+        tq.connect(service.address, transport="tcp") as host,
+    ):
+        there = client.get(client.put({"x": on_device.cpu()}))["x"]
+        handle = client.put({"x": there})
+        steps: dict[str, Callable[[], object]] = {
+            "put from the device over TCP": lambda: _put(client, there),
+            ".cpu() and put over TCP": lambda: _put(host, there.cpu()),
+            "get on the device over TCP": lambda: client.get(handle),
+            "get to the host over TCP": lambda: host.get(handle),
         }
         return [(what, nbytes / median_s(step)) for what, step in steps.items()]
 

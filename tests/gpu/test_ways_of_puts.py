@@ -114,3 +114,22 @@ def test_from_another_process(on_device: Client) -> None:
     handle = tq.BatchHandle.from_bytes(bytes.fromhex(done.stdout.strip()))
     got = on_device.get(handle, device="cuda:0")["x"]
     assert torch.equal(got.cpu(), torch.arange(256 * 4096).reshape(256, 4096))
+
+
+def test_fields_on_the_gpu_and_others_in_shared_memory_are_reached_each_by_its_way() -> None:
+    put = on_gpu()
+    device = {"budget_bytes": BUDGET_BYTES, "backend": "device", "options": {"device": first()}}
+    with (
+        tq.serve(budget_bytes=BUDGET_BYTES, backends={"gpu": device}) as service,
+        tq.connect(service.address, device="cuda:0") as client,
+    ):
+        client.create_partition("train", backend={"dense": "gpu", "ragged": "gpu", "*": "shm"})
+        assert {(link["rung"], link["beside"]) for link in client.links()} == {
+            ("pinned-shm", "same-gpu")
+        }
+        before = client.wire_bytes()["received"]
+        handle = client.put(put, partition="train")
+        got = client.get_columns(handle)
+        expect_same(got, put)
+        assert got["dense"].device.type == "cuda"
+        assert client.wire_bytes()["received"] - before < put["dense"].nbytes

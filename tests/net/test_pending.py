@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.cycles import left_to_the_collector
 from transferqueue.errors import (
+    DeviceStuck,
     Malformed,
     RowsGone,
     RowsLost,
@@ -21,8 +23,11 @@ from transferqueue.errors import (
     TransferUnfinished,
 )
 from transferqueue.net.calls import ASK_AGAIN_S, FIRST_ASK_S, RESUME, UNKNOWN, WORKING, Call, Flow
-from transferqueue.net.pending import PendingCalls, PendingFlows
+from transferqueue.net.pending import HELD_AGAIN_S, PendingCalls, PendingFlows
 from transferqueue.wire.format import ERROR_OP, OK_OP, Message, encode_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def answer(call: Call, **body: object) -> Message:
@@ -264,6 +269,71 @@ def test_calls_are_made_only_when_the_window_has_room() -> None:
     assert made == [0, 1, 2]
     pending.settle(reply(first[1]), 0.0)
     assert made == [0, 1, 2, 3]
+
+
+class Device:
+    """Holds the calls of a flow back but for so many."""
+
+    def __init__(self, count: int) -> None:
+        self.may_make = 0
+        self._calls = calls(count)
+
+    def flow(self, window: int, taken: Taken) -> Flow:
+        return Flow(
+            endpoint="ipc://a",
+            op="op",
+            calls=self._make(),
+            num_calls=len(self._calls),
+            window=window,
+            take=taken.take,
+            device="gpu 0",
+        )
+
+    def _make(self) -> Iterator[Call | None]:
+        for call in self._calls:
+            while not self.may_make:
+                yield None
+            self.may_make -= 1
+            yield call
+
+
+def test_calls_that_cannot_be_made_yet_are_made_when_they_can_and_no_sooner_asked_for() -> None:
+    device, taken = Device(3), Taken()
+    pending = PendingFlows([device.flow(2, taken)])
+    assert pending.first(0.0) == []
+    assert pending, "it ended before its first call"
+    device.may_make = 1
+    assert pending.held_back(HELD_AGAIN_S / 2) == []
+    assert pending.next_ask_s() == HELD_AGAIN_S
+    (first,) = pending.held_back(HELD_AGAIN_S)
+    assert pending.settle(reply(first), 0.1) == []
+    device.may_make = 2
+    rest = pending.held_back(0.2)
+    assert [call.body["i"] for call in rest] == [1, 2]
+    assert [pending.settle(reply(call), 0.3) for call in rest] == [[], []]
+    assert not pending
+    assert taken.numbers == [0, 1, 2]
+
+
+def test_a_peer_that_was_asked_nothing_meanwhile_was_not_silent() -> None:
+    device = Device(2)
+    device._calls = [dataclasses.replace(call, silence_s=1.0) for call in device._calls]
+    pending = PendingFlows([device.flow(2, Taken())])
+    device.may_make = 1
+    (first,) = pending.first(0.0)
+    pending.settle(reply(first), 0.1)
+    device.may_make = 1
+    pending.held_back(9.0)
+    assert pending.give_up_silent(9.9) == []
+    assert len(pending.give_up_silent(10.1)) == 1
+
+
+def test_time_that_is_up_while_a_device_holds_everything_back_is_the_devices() -> None:
+    pending = PendingFlows([Device(2).flow(2, Taken())])
+    pending.first(0.0)
+    pending.give_up(5.0)
+    with pytest.raises(DeviceStuck, match=r"gpu 0 did not finish its copies in 5\.0 s"):
+        pending.raise_failure()
 
 
 def test_the_first_failure_ends_every_flow_and_nothing_more_is_sent() -> None:

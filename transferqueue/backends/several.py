@@ -35,6 +35,17 @@ ADDRESS_BITS = 56
 
 _OWN = (1 << ADDRESS_BITS) - 1
 
+
+def own_address(address: int) -> int:
+    """Without the number of its backend."""
+    return address & _OWN
+
+
+def own_addresses(addresses: Int64s) -> Int64s:
+    """As `own_address`. int64[addresses]"""
+    return addresses & _OWN
+
+
 PIECE_BYTES = 1 << 20
 
 
@@ -58,6 +69,10 @@ class SeveralBackends(Backend):
         self.default = default
         self._all = tuple(member.backend for member in members)
         self._chosen = self._all[default]
+        on_device = [n for n, one in enumerate(self._all) if one.device_access() is not None]
+        self.device = min(on_device, default=None)
+        """The number of the first one on a device, if there is any: it is the one that processes
+        of this host open; those on others are read through the shard."""
         self.refused: tuple[int, ...] = ()
         """Numbers of those that had no room when ``None`` was given last."""
 
@@ -231,14 +246,17 @@ class SeveralBackends(Backend):
             return one.lies_in_memory(addresses & _OWN)
         return all(one.lies_in_memory(a) for one, a, _ in self._split(addresses, addresses))
 
-    def are_within_reach(self, addresses: Int64s) -> NDArray[np.bool_]:
-        """Which of these ranges processes of this host write themselves: in memory that they map,
-        or that is of a device and shown to them. bool[ranges]"""
+    def are_in_arena(self, addresses: Int64s) -> NDArray[np.bool_]:
+        """Which of these ranges lie in memory that processes of this host map. bool[ranges]"""
         is_home: NDArray[np.bool_] = addresses >> ADDRESS_BITS == 0
-        home = self._all[0]
-        if home.capabilities.mappable or home.lies_on_device(addresses[is_home]):
-            return is_home
-        return np.zeros(len(addresses), np.bool_)
+        return is_home & self._all[0].capabilities.mappable
+
+    def are_on_device(self, addresses: Int64s) -> NDArray[np.bool_]:
+        """Which of them lie in device memory that processes of this host open. bool[ranges]"""
+        if self.device is None:
+            return np.zeros(len(addresses), np.bool_)
+        is_there: NDArray[np.bool_] = addresses >> ADDRESS_BITS == self.device
+        return is_there & self._all[self.device].lies_on_device(addresses & _OWN)
 
     def is_mappable(self, addresses: Int64s) -> bool:
         """Whether all of them are, now that they are sealed."""
@@ -282,14 +300,15 @@ class SeveralBackends(Backend):
 
     @property
     def slots(self) -> SlotTable | None:
-        return self._all[0].slots
+        return None if self.device is None else self._all[self.device].slots
 
     def lies_on_device(self, addresses: Int64s) -> bool:
-        """Only of home: another one's device memory is read through the shard."""
-        return not (addresses >> ADDRESS_BITS).any() and self._all[0].lies_on_device(addresses)
+        return bool(self.are_on_device(addresses).all())
 
     def device_access(self) -> dict[str, Any] | None:
-        return self._all[0].device_access()
+        """With the ``number`` that is in the addresses there."""
+        access = None if self.device is None else self._all[self.device].device_access()
+        return None if access is None else {**access, "number": self.device}
 
     def facts(self) -> dict[str, Any]:
         return self._chosen.facts()

@@ -75,9 +75,14 @@ class ColumnRows(ABC):
     def cut(self, offset: int, nbytes: int) -> np.ndarray:
         """Part of the bytes in one piece, in memory of the host."""
 
-    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
-        """`cut` of several, offsets and sizes, to be taken in order."""
-        return (self.cut(offset, nbytes) for offset, nbytes in pieces)
+    @abstractmethod
+    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray | None]:
+        """`cut` of several, offsets and sizes of at most a chunk, to be taken in order. ``None``:
+        the next one is not there yet."""
+
+    @abstractmethod
+    def lent(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+        """As `cuts`, each waited for, and of use until the next one is asked for."""
 
     @abstractmethod
     def copy_to(self, out: np.ndarray, offset: int = 0) -> None:
@@ -93,6 +98,12 @@ class HostRows(ColumnRows):
     def cut(self, offset: int, nbytes: int) -> np.ndarray:
         """A view where the bytes follow one another, else a copy."""
         return gather(self.source, *self.runs.cut(offset, nbytes))
+
+    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray | None]:
+        return self.lent(pieces)
+
+    def lent(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+        return (self.cut(offset, nbytes) for offset, nbytes in pieces)
 
     def copy_to(self, out: np.ndarray, offset: int = 0) -> None:
         """The one copy of a put: from the caller's memory to its place in the arena."""
@@ -130,6 +141,10 @@ class GotPart:
     """uint8[bytes of its rows, in order]; ``None``: they are still to come."""
     lent: LentRanges | None = None
     """They lie in memory of the shard, where a device of this process copies them from."""
+
+    @property
+    def is_to_come(self) -> bool:
+        return self.payload is None and self.lent is None
 
 
 class JoinedColumn:

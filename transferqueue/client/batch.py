@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.client.device_puts import DeviceColumn
+from transferqueue.client.device_puts import DeviceColumn, InObject
 from transferqueue.client.tensors_found import TensorsFound
 from transferqueue.errors import DuplicateRows, InvalidInput, RowCountMismatch
 from transferqueue.fields import check_name
 from transferqueue.wire.columns import encode_column
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from transferqueue.client.assembly import ColumnBytes
     from transferqueue.client.device_side import DeviceSide
@@ -33,6 +33,8 @@ class Batch:
     columns: Mapping[str, ColumnBytes | DeviceColumn]
     tags: Mapping[str, Any]
     overwrite: bool
+    in_objects: Sequence[InObject] = ()
+    """What is to be brought to its place in ``columns`` before anything is sent."""
 
     @property
     def nbytes(self) -> int:
@@ -74,7 +76,12 @@ def encode_batch(
     found = TensorsFound(devices)
     encoded = {
         name: encode_column(
-            check_name(name, what="field"), value, num_rows, objects=objects, stays=found.stays
+            check_name(name, what="field"),
+            value,
+            num_rows,
+            objects=objects,
+            stays=found.stays,
+            elsewhere=found,
         )
         for name, value in columns.items()
     }
@@ -83,7 +90,8 @@ def encode_batch(
         num_rows=num_rows,
         uids=uids,
         # When all are encoded: a copy that one of them needed on its device is then under way.
-        columns={name: found.column(column) for name, column in encoded.items()},
+        columns={name: found.column(name, column) for name, column in encoded.items()},
+        in_objects=found.in_objects,
         tags=_check_tags(tags, num_rows),
         overwrite=overwrite,
     )

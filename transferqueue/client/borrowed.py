@@ -78,7 +78,7 @@ class Borrowed:
         parts, self._parts = self._parts, []
         read = self._side.device.after_torch()  # what was given to the device reads it still
         try:
-            read.wait()
+            await self._caller.to_its_end(read.wait)
         except BaseException:
             self._postpone(self._side, parts, read)
             raise

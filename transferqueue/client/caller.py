@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from transferqueue.client.ends_along import EndsAlong
 from transferqueue.client.whereabouts import ShardWhereabouts
@@ -33,6 +33,8 @@ LOOK_AGAIN_S = 5.0
 CHECK_S = 1.0
 """How long the coordinator has to say whether a shard that was silent for a whole deadline is to
 come back."""
+
+T = TypeVar("T")
 
 _NOTHING = contextlib.nullcontext()
 
@@ -199,6 +201,10 @@ class Caller:
         with self.counting("get", total) as moved:
             works = [partial(self.files.carry_out, columns, moved) for columns in reads]
             return await self._channel.apart(works)
+
+    async def to_its_end(self, work: Callable[[], T]) -> T:
+        """Do what waits for a device: see `Channel.to_its_end`."""
+        return await self._channel.to_its_end(work)
 
     @property
     def shows_progress(self) -> bool:

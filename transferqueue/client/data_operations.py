@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import numpy as np
 from transferqueue.client.assembly import ColumnBytes
 from transferqueue.client.batch import encode_batch
 from transferqueue.client.borrowed import Borrowed
+from transferqueue.client.device_puts import bring
 from transferqueue.client.device_sides import DeviceSides
 from transferqueue.client.inputs import columns_of, mapping_of, names_of, seconds_of
 from transferqueue.client.placement import split_by_home
 from transferqueue.client.put_site import SITE_TAG, put_site
+from transferqueue.client.read_here import read_here
 from transferqueue.client.reading import Get, decode_columns
 from transferqueue.client.traffic import Traffic
 from transferqueue.client.writing import Put
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from transferqueue.client.caller import Caller
+    from transferqueue.client.device_puts import InObject
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.reading import Column
     from transferqueue.config import ClientConfig
@@ -64,11 +68,14 @@ class DataOperations:
     ) -> BatchHandle:
         values, proto_meta = columns_of(columns)
         partition = self._partition_of(handle, partition)
+        tags = mapping_of("tags", tags)
+        for event in self.devices.before_reading(read_here(values, tags)):
+            await self._caller.to_its_end(event.wait)
         batch = encode_batch(
             values,
             partition=partition,
             uids=None if handle is None else handle.uids,
-            tags=mapping_of("tags", tags),
+            tags=tags,
             overwrite=overwrite,
             objects=self._objects,
             devices=self.devices,
@@ -78,9 +85,11 @@ class DataOperations:
         target = self._target(handle, partition, meta, batch.specs)
         if handle is None:
             batch = replace(batch, tags={**batch.tags, SITE_TAG: put_site()})
+        await self._bring(batch.in_objects)
         put = Put(
             self._caller,
             batch,
+            self.devices,
             timeout_s=self._timeout(timeout_s),
             split_bytes=self._session.split_bytes(self._config.split_bytes),
             map_from_bytes=self._config.map_from_bytes,
@@ -96,6 +105,12 @@ class DataOperations:
         for name, column in batch.columns.items():
             self.traffic.count_put(name, batch.num_rows, column.num_bytes)
         return target if handle is not None else _with_uids(target, uids)
+
+    async def _bring(self, tensors: Sequence[InObject]) -> None:
+        if tensors:
+            await self._caller.to_its_end(partial(bring, tensors))
+        for tensor in tensors:
+            self.traffic.count_brought(tensor.field, tensor.place.nbytes)
 
     def _target(
         self,

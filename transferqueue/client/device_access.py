@@ -23,6 +23,8 @@ class DeviceAccess:
     uuid: str
     handle: MemoryHandle | None
     why_not_shown: str
+    number: int = 0
+    """Of the backend whose memory it is: what the addresses there begin with."""
     is_kept: bool = False
     """Whether a shard that was killed finds what was there when it is back."""
 
@@ -41,7 +43,8 @@ class DeviceAccess:
                 uuid=str(plain["uuid"]),
                 handle=None if handle is None else MemoryHandle.from_plain(handle),
                 why_not_shown=str(plain["why_not_shown"]),
+                number=int(plain.get("number", 0)),
                 is_kept=bool(plain.get("is_kept")),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise Malformed(f"not a description of device memory: {error!r}") from error

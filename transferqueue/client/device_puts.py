@@ -35,6 +35,25 @@ class DeviceBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InObject:
+    """A tensor inside an object of a column, which is bytes of the host."""
+
+    field: str
+    place: np.ndarray  # uint8[bytes]: where they belong
+    source: DeviceBytes
+
+
+def bring(tensors: Sequence[InObject]) -> None:
+    """Have the devices copy them to their places, by page-locked memory, and wait for that.
+    `DeviceStuck`."""
+    of_side: dict[DeviceSide, list[InObject]] = {}
+    for tensor in tensors:
+        of_side.setdefault(tensor.source.side, []).append(tensor)
+    for side, there in of_side.items():
+        side.copy_each_out([(tensor.source, tensor.place) for tensor in there])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceColumn:
     """As `ColumnBytes`, on a device."""
 
@@ -75,9 +94,13 @@ class DeviceRows(ColumnRows):
         self.side.copy_out(self.source, self.ranges(offset, nbytes), out)
         return out
 
-    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray | None]:
         """The device copies ahead of who takes them."""
         return self.side.pieces_out(self.source, [self.ranges(*piece) for piece in pieces])
+
+    def lent(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+        """As `cuts`."""
+        return self.side.lent_out(self.source, [self.ranges(*piece) for piece in pieces])
 
     def copy_to(self, out: np.ndarray, offset: int = 0) -> None:
         self.side.copy_out(self.source, self.ranges(offset, len(out)), out)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from transferqueue.client.session import ShardAddress
-    from transferqueue.devices.base import DeviceBlock
+    from transferqueue.devices.base import DeviceBlock, Event
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +84,24 @@ class DeviceSides(Closing):
                 return side, block
         return None
 
+    def before_reading(self, tensors: Iterable[torch.Tensor]) -> list[Event]:
+        """After which the host can read these tensors without waiting; one a device.
+        `DeviceMissing` where a way is required."""
+        sides = dict.fromkeys(map(self._side_of, tensors))
+        return [side.device.after_torch() for side in sides if side is not None]
+
+    def _side_of(self, tensor: torch.Tensor) -> DeviceSide | None:
+        if tensor.device.type != "cpu":
+            return self.of_tensors(tensor.device)
+        found = self.holding(tensor) if self.are_open else None
+        return None if found is None else found[0]
+
+    def opening(self, shard: ShardAddress) -> DeviceSide | None:
+        """A device of those that are open which copies to the shard's own device memory. None is
+        opened for it: that takes seconds, and memory of the device."""
+        sides = dict.fromkeys(self._sides.values())
+        return next((side for side in sides if side.opened(shard) is not None), None)
+
     def check(self, shards: Iterable[ShardAddress]) -> None:
         """At the start: `DeviceMissing`, `RungRefused`, and `ConfigError` for a way to a device
         when there is none."""
@@ -92,7 +110,7 @@ class DeviceSides(Closing):
             if side is not None:
                 side.way_to(shard)
             elif self._required is not None:
-                require(self._required, ClientSide(), shard_side(shard, {}))
+                require(self._required, ClientSide(), shard_side(shard, shard.device, {}))
 
     def close(self) -> None:
         with self._lock:

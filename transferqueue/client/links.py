@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from transferqueue.client.device_side import shard_side
-from transferqueue.devices.ladder import ClientSide, choose
+from transferqueue.devices.ladder import Choice, ClientSide, choose
 
 if TYPE_CHECKING:
     from transferqueue.client.device_side import DeviceSide
@@ -33,6 +33,8 @@ class Link:
     """Where gets land; "": in memory of the host."""
     rung: str = ""
     """How large tensors come there: a `Rung`."""
+    beside: str = ""
+    """And how those that the shard keeps on a device beside its own memory; "": it has none."""
 
 
 def links_of(
@@ -50,10 +52,14 @@ def _link(shard: ShardAddress, side: DeviceSide | None, windows: ClientWindows |
     why_not_better = "" if is_mapped else shard.why_not_mapped
     why_not_better = "; ".join(filter(None, [why_not_better, why_no_transport]))
     if side is None:
-        device, choice = "", choose(ClientSide(), shard_side(shard, {}))
+        device, choice = "", choose(ClientSide(), shard_side(shard, shard.device, {}))
     else:
         device, choice = side.device.name, side.way_to(shard)
         why_not_better = choice.why_not_better
+    beside = _beside(shard, side)
+    if side is not None and beside is not None and beside.why_not:
+        of_device = f"on its device: {beside.why_not_better}"
+        why_not_better = "; ".join(filter(None, [why_not_better, of_device]))
     return Link(
         slot=shard.slot,
         way=BEST if is_mapped else transport or shard.endpoint.partition(":")[0],
@@ -62,4 +68,13 @@ def _link(shard: ShardAddress, side: DeviceSide | None, windows: ClientWindows |
         why_not_better=why_not_better,
         device=device,
         rung=choice.rung.value,
+        beside="" if beside is None else beside.rung.value,
     )
+
+
+def _beside(shard: ShardAddress, side: DeviceSide | None) -> Choice | None:
+    if shard.beside is None:
+        return None
+    if side is None:
+        return choose(ClientSide(), shard_side(shard, shard.beside, {}))
+    return side.way_beside(shard)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from transferqueue.backends.several import ADDRESS_BITS, own_addresses
 from transferqueue.client.assembly import GotPart
 from transferqueue.client.device_copies import LentRanges
 from transferqueue.client.file_reads import FileColumn
+from transferqueue.client.landings import HostTarget, inflow_to
 from transferqueue.client.lease_returns import release
 from transferqueue.client.silent_shards import PROBE_SILENCE_S, SILENCE_S
 from transferqueue.client.windows import Move
@@ -23,11 +23,15 @@ from transferqueue.wire.get import GetAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import ExitStack
+
+    import numpy as np
 
     from transferqueue.client.caller import Caller
     from transferqueue.client.counted_copies import Moved
     from transferqueue.client.device_access import DeviceAccess
     from transferqueue.client.device_side import DeviceSide
+    from transferqueue.client.landings import Inflow, Target
     from transferqueue.client.lease_returns import Lease
     from transferqueue.client.placement import Part
     from transferqueue.wire.format import Buffer, Message
@@ -51,12 +55,11 @@ class PartGet:
         side: DeviceSide | None = None,
     ) -> None:
         """``at_guard``: get it from the second copy. ``is_probe``: the shard was silent before.
-        ``side``: the device that the bytes go to,
-        from that of the shard where it can."""
+        ``side``: the device that the bytes go to, from that of the shard where it can."""
         self._side = side
         self._loan: tuple[int, DeviceAccess] | None = None  # lease of device memory
         self.columns: Mapping[str, GotColumn] = {}
-        self.targets: dict[str, np.ndarray] = {}  # uint8[bytes], in the order of ``columns``
+        self.targets: dict[str, Target] = {}
         self._part = part
         self._caller = caller
         self._memory = caller.memory
@@ -69,6 +72,7 @@ class PartGet:
         self._ticket: bytes | None = None
         self._files: Mapping[str, Any] | None = None
         self._read: frozenset[str] = frozenset()
+        self._inflow: Inflow | None = None
 
     def call(
         self,
@@ -117,9 +121,10 @@ class PartGet:
         self._access = None if self._at_guard else self._lending()
         if self._at_guard:
             return None
-        if self._access is not None:
-            return {**self._memory.process, "arena": self._access.token}
-        return self._memory.process_for(slot) if self._memory.reaches(slot) else None
+        mine = self._memory.process_for(slot) if self._memory.reaches(slot) else None
+        if self._access is None:
+            return mine
+        return {**(mine or self._memory.process), "device": self._access.token}
 
     def _lending(self) -> DeviceAccess | None:
         """The shard's device memory, where this process copies from it."""
@@ -128,25 +133,35 @@ class PartGet:
             return None
         shard = session.shard(slot)
         self._side.way_to(shard)  # is as good as required
-        return shard.device if self._side.opens(shard) else None
+        return self._side.opened(shard)
 
     def take(self, answer: Message) -> None:
         """Take the answer. From here on what it lent is this object's to give back."""
         self._arrays = ArrayReader(answer.frames)
         self._answer = GetAnswer.read(answer.body, self._arrays)
         self.columns = self._answer.columns
-        lease_id = answer.body["lease_id"]
+        lease_id, loan_id = self._answer.lease_id, self._answer.loan_id
+        if loan_id is not None and self._access is not None:
+            self._loan = int(loan_id), self._access
         # The shard decides: what is not in its memory comes in chunks to those who map it, too.
-        is_mapped = any(column.mapped is not None for column in self.columns.values())
-        if lease_id is not None and is_mapped and self._access is not None:
-            self._loan = int(lease_id), self._access
-        elif lease_id is not None and is_mapped:
+        if lease_id is not None and any(map(self._is_mapped, self.columns.values())):
             self._lease = self._memory.lease(self._part.slot, self._endpoint, int(lease_id))
         elif lease_id is not None:
             self._stream_id = int(lease_id)
             self._ticket = answer.body.get("window")
             self._files = answer.body.get("files")
             self._caller.windows.refuse_unless_opened(self._transport, self._ticket)
+
+    def _is_lent(self, column: GotColumn) -> bool:
+        """Whether it lies in device memory that was lent."""
+        if self._loan is None or column.mapped is None or column.mapped.start == column.mapped.stop:
+            return False
+        number: int = self._answer.ranges[0, column.mapped.start] >> ADDRESS_BITS
+        return number == self._loan[1].number
+
+    def _is_mapped(self, column: GotColumn) -> bool:
+        """Whether it lies in memory that is mapped here."""
+        return column.mapped is not None and not self._is_lent(column)
 
     def note_answer(self) -> None:
         """The shard of the rows, if it was that which was asked, is not silent."""
@@ -162,9 +177,20 @@ class PartGet:
         return self._stream_id is not None
 
     @property
+    def comes_in_pieces(self) -> bool:
+        """Whether its bytes come through a window or in chunks, rather than from files."""
+        return self.is_streamed and self._files is None
+
+    @property
+    def _coming(self) -> list[str]:
+        """The fields that come through a window, in chunks or from files, in this order."""
+        return [field for field in self.columns if field in self.targets]
+
+    @property
     def num_mapped(self) -> int:
         """Bytes that are read from memory of this host."""
-        return 0 if self._lease is None else int(self._answer.ranges[1].sum())
+        mapped = [column.mapped for column in self.columns.values() if self._is_mapped(column)]
+        return sum(int(self._answer.ranges[1, ranges].sum()) for ranges in mapped)
 
     def got(self, field: str, moved: Moved | None = None) -> GotPart:
         """The part of a column, without payload where that is streamed. ``moved`` hears of bytes
@@ -173,9 +199,9 @@ class PartGet:
         payload, lent = None, None
         if column.sent is not None:
             payload = self._answer.payload[column.sent]
-        elif column.mapped is not None and self._loan is not None:
+        elif column.mapped is not None and self._loan is not None and self._is_lent(column):
             starts, sizes = self._answer.ranges[:, column.mapped]
-            lent = LentRanges(access=self._loan[1], starts=starts, sizes=sizes)
+            lent = LentRanges(access=self._loan[1], starts=own_addresses(starts), sizes=sizes)
         elif column.mapped is not None and self._lease is not None:
             starts, sizes = self._answer.ranges[:, column.mapped]
             lent = self._locked(column, starts, sizes)
@@ -210,19 +236,19 @@ class PartGet:
         """The read that fills the targets, if the shard has opened a window to what they get."""
         if self._ticket is None or self._transport is None:
             return None
-        targets = [self.targets[field] for field in self.columns]
-        ends = accumulate(len(target) for target in targets)
+        targets = [self.targets[field] for field in self._coming]
+        ends = list(accumulate(target.nbytes for target in targets))
         return Move(
             slot=self._part.slot,
             transport=self._transport,
             ticket=bytes(self._ticket),
             is_write=False,
-            num_bytes=sum(map(len, targets)),
-            pieces=[
-                (end - len(target), target.data)
+            num_bytes=ends[-1],
+            pieces=(
+                (end - target.nbytes + low, memory)
                 for end, target in zip(ends, targets, strict=True)
-                if len(target)
-            ],
+                for low, memory in target.pieces()
+            ),
         )
 
     def in_files(self) -> list[FileColumn]:
@@ -234,9 +260,11 @@ class PartGet:
         for field, (number, num_ranges) in self._files["columns"].items():
             starts, sizes = ranges[:, at : at + num_ranges]
             at += num_ranges
-            access = self._files["access"][str(number)]
-            target = self.targets[field]
-            found.append(FileColumn(access=access, starts=starts, sizes=sizes, target=target))
+            access, target = self._files["access"][str(number)], self.targets[field]
+            assert isinstance(target, HostTarget)  # as what does not come in pieces has
+            found.append(
+                FileColumn(access=access, starts=starts, sizes=sizes, target=target.memory)
+            )
         return found
 
     def were_read(self) -> None:
@@ -244,11 +272,12 @@ class PartGet:
         assert self._files is not None
         self._read = frozenset(self._files["columns"])
 
-    def flow(self) -> Flow | None:
-        """The reads that fill the targets; those of chunks that are needed alone."""
-        targets = [self.targets[field] for field in self.columns]
-        grid = ChunkGrid([len(target) for target in targets])
-        left = {at for at, field in enumerate(self.columns) if field not in self._read}
+    def flow(self, lanes: ExitStack) -> Flow | None:
+        """The reads that fill the targets; those of chunks that are needed alone. ``lanes`` has
+        the lane by which they land on a device, until it is closed."""
+        targets = [self.targets[field] for field in self._coming]
+        grid = ChunkGrid([target.nbytes for target in targets])
+        left = {at for at, field in enumerate(self._coming) if field not in self._read}
         chunks = [
             chunk
             for chunk in range(grid.num_chunks)
@@ -259,9 +288,9 @@ class PartGet:
 
         def take(call: Call, answer: Message) -> None:
             for piece, block in deal(answer.frames, grid.pieces(call.body["chunk"])):
-                target = targets[piece.column]
-                target[piece.offset : piece.offset + piece.nbytes] = np.frombuffer(block, np.uint8)
+                targets[piece.column].take(piece.offset, block)
 
+        self._inflow = inflow_to(targets, lanes)
         return Flow(
             endpoint=self._endpoint,
             op=ops.READ,
@@ -269,11 +298,19 @@ class PartGet:
             num_calls=len(chunks),
             window=WINDOW_CHUNKS,
             take=take,
+            device="" if self._inflow is None else self._inflow.device,
         )
 
-    def _reads(self, chunks: Sequence[int]) -> Iterator[Call]:
+    def _reads(self, chunks: Sequence[int]) -> Iterator[Call | None]:
         for chunk in chunks:
+            while self._inflow is not None and not self._inflow.settle():
+                yield None
             yield self._call(ops.READ, {"lease_id": self._stream_id, "chunk": chunk})
+
+    def land(self, timeout_s: float) -> None:
+        """Wait until what came in chunks is on its device. `DeviceStuck`."""
+        if self._inflow is not None:
+            self._inflow.finish(timeout_s)
 
     def done(self) -> Call:
         """Give back what the shard held."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from transferqueue.backends.several import ADDRESS_BITS, own_address
 from transferqueue.client.assembly import rows_of
 from transferqueue.client.counted_copies import STEP_BYTES
 from transferqueue.client.device_puts import DeviceRows
@@ -16,7 +17,7 @@ from transferqueue.errors import HandleRefused
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
-from transferqueue.wire.chunks import MAX_FRAMES, WINDOW_CHUNKS, ChunkGrid
+from transferqueue.wire.chunks import CHUNK_BYTES, MAX_FRAMES, WINDOW_CHUNKS, ChunkGrid
 from transferqueue.wire.put import BY_WRITE, ColumnPlan, PutPlan
 
 if TYPE_CHECKING:
@@ -104,46 +105,55 @@ class InlinePut(PartPut):
 
 
 class PlacedPut(PartPut):
-    """The shard's memory is within reach here: one copy, from the caller's memory to its place.
-    Columns that the shard keeps elsewhere go there in chunks."""
+    """The shard's memory is within reach here: mapped, or of a device and open, or it has both.
 
-    def __init__(self, rows: PartRows, memory: LocalMemory, endpoint: str) -> None:
+    One copy, from the caller's memory to its place. To mapped memory that is page-locked a device
+    copies by itself what is on it; to device memory, the rest by way of a ring of page-locked
+    chunks. Columns that the shard keeps elsewhere go there in chunks.
+    """
+
+    def __init__(
+        self,
+        rows: PartRows,
+        memory: LocalMemory,
+        shard: ShardAddress,
+        side: DeviceSide | None = None,
+    ) -> None:
+        """``side``: one that opens device memory of the shard; ``None``: all of it is mapped."""
         super().__init__(rows)
-        self._memory = memory
-        self._endpoint = endpoint
+        self._memory, self._shard, self._side = memory, shard, side
+        self._access = None if side is None else side.opened(shard)
+
+    @property
+    def opens_device(self) -> bool:
+        return self._access is not None
+
+    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
+        slot, writer = self.rows.slot, self._memory.process
+        if self._memory.reaches(slot):
+            writer = self._memory.process_for(slot)
+        if self._access is not None:
+            writer = {**writer, "device": self._access.token}
+        return {"payload": None, "writer": writer}
 
     def fill(self, answer: Message, timeout_s: float, moved: Moved | None = None) -> Flow | None:
-        """Copy each column to where the shard has reserved space for it in its memory. Returns the
-        writes for the others, if there are any."""
+        """Copy each column to where the shard has reserved space for it in its memory, and tell
+        ``moved`` how far that is. Returns the writes for the others, if there are any."""
         columns = list(self.rows.columns.values())
         addresses = [BY_WRITE] * len(columns)
         if "addresses" in answer.body:
             addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"]).tolist()
         placed = list(zip(addresses, columns, strict=True))
         there = [(at, c) for at, c in placed if c.num_bytes and at != BY_WRITE]
-        self._place(there, timeout_s, moved)
+        number = None if self._access is None else self._access.number
+        on_device = [(at, c) for at, c in there if at >> ADDRESS_BITS == number]
+        self._map([(at, c) for at, c in there if at >> ADDRESS_BITS != number], timeout_s, moved)
+        if on_device:
+            self._copy_to_device(on_device, timeout_s, moved)
         others = [column for at, column in placed if at == BY_WRITE]
-        return ChunkedColumns(others, self._endpoint).flow(answer) if others else None
+        return ChunkedColumns(others, self._shard.endpoint).flow(answer) if others else None
 
-    @abstractmethod
-    def _place(
-        self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float, moved: Moved | None
-    ) -> None:
-        """Copy columns to their addresses. ``moved`` hears how far that is."""
-
-
-class MappedPut(PlacedPut):
-    """The shard's memory is mapped here. Where it is page-locked too, a device that has some of the
-    columns copies them there by itself."""
-
-    def __init__(self, rows: PartRows, memory: LocalMemory, shard: ShardAddress) -> None:
-        super().__init__(rows, memory, shard.endpoint)
-        self._shard = shard
-
-    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
-        return {"payload": None, "writer": self._memory.process_for(self.rows.slot)}
-
-    def _place(
+    def _map(
         self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float, moved: Moved | None
     ) -> None:
         of_side: dict[DeviceSide, list[tuple[int, DeviceRows]]] = {}
@@ -184,31 +194,15 @@ class MappedPut(PlacedPut):
         if moved is not None:
             moved(sum(nbytes for _, nbytes in ranges))
 
-
-class DevicePut(PlacedPut):
-    """The shard's memory is of a device, and open here: tensors are copied from device memory to
-    device memory, the rest by way of a ring of page-locked chunks."""
-
-    def __init__(
-        self, rows: PartRows, memory: LocalMemory, shard: ShardAddress, side: DeviceSide
-    ) -> None:
-        """``shard``: one that ``side`` opens."""
-        super().__init__(rows, memory, shard.endpoint)
-        assert shard.device is not None
-        self._access, self._side = shard.device, side
-
-    def request(self, arrays: ArrayWriter) -> dict[str, Any]:
-        return {
-            "payload": None,
-            "writer": {**self._memory.process, "arena": self._access.token},
-        }
-
-    def _place(
+    def _copy_to_device(
         self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float, moved: Moved | None
     ) -> None:
+        assert self._side is not None
+        assert self._access is not None
         self.late = self._side
         try:
-            self._side.fill(self._access, columns, timeout_s)
+            own = [(own_address(address), column) for address, column in columns]
+            self._side.fill(self._access, own, timeout_s)
         except HandleRefused:  # before the first copy
             self.late = None
             raise
@@ -247,8 +241,10 @@ class StreamedPut(PartPut):
     def _pieces(self) -> Iterator[tuple[int, memoryview]]:
         at = 0
         for column in self.rows.columns.values():
-            for low in range(0, column.num_bytes, MOVE_BYTES):
-                block = column.cut(low, min(MOVE_BYTES, column.num_bytes - low))
+            step = CHUNK_BYTES if isinstance(column, DeviceRows) else MOVE_BYTES
+            lows = range(0, column.num_bytes, step)
+            pieces = [(low, min(step, column.num_bytes - low)) for low in lows]
+            for low, block in zip(lows, column.lent(pieces), strict=True):
                 yield at + low, block.data
             at += column.num_bytes
 
@@ -278,20 +274,28 @@ class ChunkedColumns:
             num_calls=self._grid.num_chunks,
             window=WINDOW_CHUNKS,
             take=lambda call, message: None,
+            device=next(
+                (c.side.device.name for c in self._columns if isinstance(c, DeviceRows)), ""
+            ),
         )
 
-    def _calls(self, put_id: int) -> Iterator[Call]:
+    def _calls(self, put_id: int) -> Iterator[Call | None]:
         chunks = [self._grid.pieces(chunk) for chunk in range(self._grid.num_chunks)]
         of_column: list[list[tuple[int, int]]] = [[] for _ in self._columns]
         for piece in chain.from_iterable(chunks):
             of_column[piece.column].append((piece.offset, piece.nbytes))
         cuts = [c.cuts(pieces) for c, pieces in zip(self._columns, of_column, strict=True)]
         for chunk, pieces in enumerate(chunks):
+            blocks: list[np.ndarray] = []
+            for piece in pieces:
+                while (block := next(cuts[piece.column])) is None:
+                    yield None  # the device is not that far
+                blocks.append(block)
             yield Call(
                 endpoint=self._endpoint,
                 op=ops.WRITE,
                 body={"put_id": put_id, "chunk": chunk},
-                frames=_frames([next(cuts[piece.column]) for piece in pieces]),
+                frames=_frames(blocks),
             )
 
 

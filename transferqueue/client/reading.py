@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from transferqueue.client.assembly import ColumnBytes, JoinedColumn, expand_rows
 from transferqueue.client.deadline import Deadline
 from transferqueue.client.device_columns import DeviceColumn, DeviceColumnBytes, TooScattered
+from transferqueue.client.landings import HostTarget, Landings, Target
 from transferqueue.client.part_gets import PartGet
 from transferqueue.client.placement import split_by_home
 from transferqueue.client.silent_shards import Turn
@@ -29,7 +32,7 @@ from transferqueue.net.calls import raise_first
 from transferqueue.wire.columns import decode_column, decode_on_device
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from transferqueue.client.assembly import GotPart
     from transferqueue.client.borrowed import Borrowed
@@ -92,6 +95,7 @@ class Get:
         self._at_guard: set[int] = set()
         """Slots whose rows are got from their second copy."""
         self._has_looked_for_window = False
+        self._landings: Landings | None = None
         self._probed: set[int] = set()
         """Slots that were silent, and are tried again."""
 
@@ -138,10 +142,10 @@ class Get:
         the second copy, or from the shard's own copy in memory of the host when it is back."""
         session = self._caller.session
         of_rows = [session.shard(part.slot) for part in self._rows if session.knows(part.slot)]
-        lost = [shard for shard in of_rows if shard.device and shard.device.is_of(error)]
+        lost = [s for s in of_rows if (device := s.device or s.beside) and device.is_of(error)]
         guarded = {shard.slot for shard in lost if session.guard_of(shard.slot) is not None}
         self._at_guard |= guarded
-        rest = [one.device for one in lost if one.slot not in guarded]
+        rest = [one.device or one.beside for one in lost if one.slot not in guarded]
         return bool(lost) and all(device is not None and device.is_kept for device in rest)
 
     def _pass_over_silent(self, slots: Sequence[int]) -> None:
@@ -178,6 +182,8 @@ class Get:
 
     async def _fetch(self) -> dict[str, Column]:
         side = self._side if self._may_lend else None
+        if self._side is not None:
+            self._landings = Landings(self._side, self._deadline.last_step_s())
         parts = [
             PartGet(
                 rows,
@@ -191,6 +197,7 @@ class Get:
         calls = [self._call(part) for part in parts]
         outcomes = await self._caller.outcomes(calls, timeout_s=self._deadline.left_s())
         joined: dict[str, JoinedColumn | DeviceColumn] = {}
+        lanes = ExitStack()
         try:
             for part, outcome in zip(parts, outcomes, strict=True):
                 if not isinstance(outcome, TransferQueueError):
@@ -198,9 +205,11 @@ class Get:
                     part.note_answer()
             raise_first(outcomes)
             joined.update(self._join(parts))
-            await self._stream(parts)
-            if self._borrowed is not None:
-                self._borrowed.begin()
+            with lanes:
+                await self._stream(parts, lanes)
+                if self._borrowed is not None:
+                    self._borrowed.begin()
+                await self._land(parts, joined.values())
             columns = {field: self._finish(column) for field, column in joined.items()}
             if self._borrowed is None:
                 await self._give_back(parts)
@@ -249,31 +258,40 @@ class Get:
             having = [part for part in parts if field in part.columns]
             if having:
                 got = [part.got(field, moved) for part in having]
-                joined[field] = column = self._column(field, got)
+                joined[field] = column = self._column(field, having, got)
                 for number, part in enumerate(having):
-                    if got[number].payload is None:
-                        part.targets[field] = column.target(number)
+                    if got[number].is_to_come:
+                        part.targets[field] = _target(column, number)
         return joined
 
-    def _column(self, field: str, got: Sequence[GotPart]) -> JoinedColumn | DeviceColumn:
+    def _column(
+        self, field: str, having: Sequence[PartGet], got: Sequence[GotPart]
+    ) -> JoinedColumn | DeviceColumn:
         is_tensor = got[0].column.specs[0].kind is FieldKind.TENSOR
-        if self._side is None or not is_tensor:
+        if self._landings is None or not is_tensor:
             return JoinedColumn(field, len(self._uids), got)
+        coming = [
+            number
+            for number, (part, found) in enumerate(zip(having, got, strict=True))
+            if found.is_to_come and part.comes_in_pieces
+        ]
         return DeviceColumn(
             field,
             len(self._uids),
             got,
             self._inverse,
-            side=self._side,
-            timeout_s=self._deadline.last_step_s(),
+            landings=self._landings,
+            coming=coming,
             borrowed=self._borrowed,
         )
 
-    async def _stream(self, parts: Sequence[PartGet]) -> None:
+    async def _stream(self, parts: Sequence[PartGet], lanes: ExitStack) -> None:
         """Fetch what comes in chunks. TransferExpired when a shard did not hold it to the end."""
         streamed = [part for part in parts if part.is_streamed]
         if not streamed:
             return
+        if self._landings is not None:
+            self._landings.get_ready()
         in_files = [(part, columns) for part in streamed if (columns := part.in_files())]
         read = await self._caller.from_files([columns for _, columns in in_files])
         for (part, _), is_read in zip(in_files, read, strict=True):
@@ -284,7 +302,8 @@ class Get:
             [move for _, move in moves], timeout_s=self._deadline.last_step_s()
         )
         done = [part for (part, _), is_done in zip(moves, through, strict=True) if is_done]
-        flows = [flow for p in streamed if p not in done and (flow := p.flow()) is not None]
+        left = [part for part in streamed if part not in done]
+        flows = [flow for part in left if (flow := part.flow(lanes)) is not None]
         if flows:
             await self._caller.flow(flows, timeout_s=self._deadline.last_step_s())
         calls = [part.done() for part in streamed]
@@ -295,11 +314,51 @@ class Get:
         ):
             part.check_held(answer)
 
+    async def _land(
+        self, parts: Sequence[PartGet], joined: Iterable[JoinedColumn | DeviceColumn]
+    ) -> None:
+        """Wait until all of the columns that are wanted there are on the device. `TooScattered`."""
+        columns = [column for column in joined if isinstance(column, DeviceColumn)]
+        if self._landings is None or not columns:
+            return
+        try:
+            for column in columns:
+                column.get_ready()
+            self._landings.get_ready()
+            timeout_s = self._deadline.last_step_s()
+            copy = partial(_copy_there, self._landings, parts, columns, timeout_s)
+            await self._caller.to_its_end(copy)
+        finally:
+            columns.clear()  # an error keeps this frame, and that would keep what was mapped
+
     def _finish(self, joined: JoinedColumn | DeviceColumn) -> Column:
+        if isinstance(joined, DeviceColumn):
+            return joined.finished()
         column = joined.finish()
-        if self._inverse is None or isinstance(column, DeviceColumnBytes):
+        if self._inverse is None:
             return column
         return expand_rows(column, self._inverse, len(self._uids))
+
+
+def _target(column: JoinedColumn | DeviceColumn, number: int) -> Target:
+    found = column.target(number)
+    return found if isinstance(found, Target) else HostTarget(found)
+
+
+def _copy_there(
+    landings: Landings,
+    parts: Sequence[PartGet],
+    columns: Sequence[DeviceColumn],
+    timeout_s: float,
+) -> None:
+    """One wait for what came to each lane, and one for the rest of all columns."""
+    end_s = time.monotonic() + timeout_s
+    for part in parts:
+        part.land(max(0.0, end_s - time.monotonic()))
+    with landings.lane() as lane:
+        for column in columns:
+            column.copy_rest(lane)
+        lane.flush(max(0.0, end_s - time.monotonic()))
 
 
 def _distinct(uids: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:

@@ -54,7 +54,9 @@ class ShardAddress:
     draining: bool = False
     """Whether it takes no new rows."""
     device: DeviceAccess | None = None
-    """The device that its bytes are on; ``None``: they are in memory of the host."""
+    """The device that its bytes are on; ``None``: they are in memory of the host,"""
+    beside: DeviceAccess | None = None
+    """but for those that belong on this device, if there is one."""
     why_not_watched: str = ""
     """Why it could not tell whether this process still looks at memory that was lent to it."""
     transports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -215,7 +217,9 @@ def _shard_address(
     why_not = why_out_of_reach(shard)
     if not why_not and not may_map:
         why_not = f"connected with transport={window or transport.value!r}"
-    device = shard.get("device")
+    plain = shard.get("device")
+    device = None if plain is None else DeviceAccess.from_plain(plain)
+    is_beside = device is not None and device.number != 0
     arena = None if why_not else ArenaAddress.from_plain(dict(shard["arena"]))
     if arena is None and transport is Transport.SHM:
         raise ConfigError(
@@ -233,7 +237,8 @@ def _shard_address(
         arena=arena,
         why_not_mapped=why_not,
         draining=bool(shard.get("draining")),
-        device=None if device is None else DeviceAccess.from_plain(device),
+        device=None if is_beside else device,
+        beside=device if is_beside else None,
         why_not_watched=why_not_watched(shard),
         transports=shard.get("transports") or {},
         files=shard.get("files") or {},

@@ -67,8 +67,10 @@ class Client(Closing, Looking, Upkeep):
 
         ``columns``: a mapping of field name to values, one a row, or a TensorDict or DataProto. A
         value is a tensor ``[rows, …]``, a jagged nested tensor, a numpy array ``[rows, …]``, or a
-        list (an object column). Tensors of a GPU go from there by the best way. ``tags``: name to
-        a bool, int, float or str, or one a row.
+        list (an object column). Tensors of a GPU go from there by the best way; inside objects
+        they come to the host first, by page-locked memory (`stats` counts them), and are tensors of
+        the host when they are got: a field of its own stays on the GPU. ``tags``: name to a bool,
+        int, float or str, or one a row.
 
         Returns the handle of the samples; with ``handle``, that one with the new fields. All of
         the put is stored or none of it: a bad column, a field that is there already
@@ -380,7 +382,8 @@ class Client(Closing, Looking, Upkeep):
         )
 
     def stats(self) -> dict[str, dict[str, int]]:
-        """Bytes and rows that this client put and got, by field."""
+        """Bytes and rows that this client put and got, by field; ``brought_bytes``: of tensors of a
+        GPU inside objects, which came to the host on their way."""
         return self._ops.data.traffic.report()
 
     def wire_bytes(self) -> dict[str, int]:

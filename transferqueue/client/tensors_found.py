@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.client.assembly import ColumnBytes
-from transferqueue.client.device_puts import DeviceBytes, DeviceColumn
+from transferqueue.client.device_puts import DeviceBytes, DeviceColumn, InObject
 from transferqueue.fields import FieldKind
+from transferqueue.wire.tensors import refuse_unless_plain, tensor_block
+from transferqueue.wire.values import CannotCarry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from transferqueue.client.device_side import DeviceSide
@@ -25,15 +29,49 @@ class TensorsFound:
     def __init__(self, devices: DeviceSides) -> None:
         self._devices = devices
         self._ready: dict[DeviceSide, Event] = {}
+        self.in_objects: list[InObject] = []
+        """Tensors inside object columns, whose bytes are to come to the host."""
 
     def stays(self, device: torch.device) -> bool:
         """Whether tensors of a device are put from there. `DeviceMissing` where they must be."""
         return self._devices.of_tensors(device) is not None
 
-    def column(self, encoded: EncodedColumn) -> ColumnBytes | DeviceColumn:
+    def has_any(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """See `Elsewhere`."""
+        return any(self._is_elsewhere(tensor) for tensor in tensors)
+
+    def block(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """See `Elsewhere`."""
+        if not self._is_elsewhere(tensor):
+            return None
+        import torch
+
+        found = tensor_block(tensor, self.stays)
+        if isinstance(found, np.ndarray):  # to torch it is memory of the CPU
+            return torch.from_numpy(found) if self._on_device(found) is not None else None
+        return found
+
+    def _is_elsewhere(self, tensor: torch.Tensor) -> bool:
+        if tensor.device.type != "cpu":
+            return True
+        if not self._devices.are_open:
+            return False
+        try:
+            refuse_unless_plain(tensor)
+        except CannotCarry:
+            return False  # which is said where it is written
+        return self._devices.holding(tensor) is not None
+
+    def column(self, name: str, encoded: EncodedColumn) -> ColumnBytes | DeviceColumn:
         """The bytes of a column where they are. Those of torch's own devices `stays` has left
         there; what is memory of the host to torch may be a device's all the same."""
         spec, lengths, payload = encoded.spec, encoded.lengths, encoded.payload
+        for hole in encoded.holes:
+            assert isinstance(payload, np.ndarray)
+            part = payload[hole.offset : hole.offset + hole.block.nbytes]
+            inner = self._source(hole.block)
+            assert inner is not None, "a tensor was left on a device that nobody has"
+            self.in_objects.append(InObject(field=name, place=part, source=inner))
         if isinstance(payload, np.ndarray):
             source = self._on_device(payload) if spec.kind is FieldKind.TENSOR else None
             if source is None:

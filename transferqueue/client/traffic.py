@@ -14,6 +14,8 @@ class FieldTraffic:
     got_bytes: int = 0
     put_rows: int = 0
     got_rows: int = 0
+    brought_bytes: int = 0
+    """Of those that were put: of tensors inside objects that were on a device."""
 
 
 @dataclass(slots=True)
@@ -28,6 +30,10 @@ class Traffic:
             totals = self.by_field.setdefault(name, FieldTraffic())
             totals.put_bytes += num_bytes
             totals.put_rows += num_rows
+
+    def count_brought(self, name: str, num_bytes: int) -> None:
+        with self._lock:
+            self.by_field.setdefault(name, FieldTraffic()).brought_bytes += num_bytes
 
     def count_get(self, name: str, num_rows: int, num_bytes: int) -> None:
         with self._lock:
@@ -44,6 +50,7 @@ class Traffic:
                     "got_bytes": totals.got_bytes,
                     "put_rows": totals.put_rows,
                     "got_rows": totals.got_rows,
+                    "brought_bytes": totals.brought_bytes,
                 }
                 for name, totals in sorted(self.by_field.items())
             }

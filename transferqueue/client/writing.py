@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from transferqueue.client.deadline import Deadline
 from transferqueue.client.part_puts import (
-    DevicePut,
     InlinePut,
-    MappedPut,
     PartPut,
     PartRows,
     PlacedPut,
@@ -38,13 +37,17 @@ from transferqueue.wire.arrays import ArrayWriter
 from transferqueue.wire.chunks import STREAM_FROM_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from transferqueue.client.batch import Batch
     from transferqueue.client.caller import Caller
     from transferqueue.client.device_side import DeviceSide
+    from transferqueue.client.device_sides import DeviceSides
+    from transferqueue.client.session import ShardAddress
     from transferqueue.net.calls import Flow
     from transferqueue.wire.format import Message
+
+T = TypeVar("T")
 
 _TRIED_AGAIN = (
     TransferExpired,
@@ -75,6 +78,7 @@ class Put:
         self,
         caller: Caller,
         batch: Batch,
+        devices: DeviceSides,
         *,
         timeout_s: float,
         split_bytes: int,
@@ -85,7 +89,7 @@ class Put:
         self._deadline = Deadline(timeout_s)
         self._map_from_bytes = map_from_bytes
         self._split_bytes = split_bytes
-        self._side = batch.side
+        self._side, self._devices = batch.side, devices
         self._parts: list[PartPut] = []
         self._has_looked_for_window = False
 
@@ -101,19 +105,28 @@ class Put:
             batch.num_rows, batch.nbytes, slots, turn=turn, split_bytes=self._split_bytes
         )
 
+    def _parts_of(self, places: Sequence[Part]) -> list[PartPut]:
+        return [self._part(part) for part in places]
+
     def _part(self, part: Part) -> PartPut:
         """The way for the bytes of a part: with the request, through memory, or in chunks.
         `RungRefused` where it is a worse one than is required."""
-        rows, memory, side = PartRows(part, self._batch), self._caller.memory, self._side
+        rows, memory = PartRows(part, self._batch), self._caller.memory
         shard = self._caller.session.shard(part.slot)
-        is_open = side is not None and side.opens(shard)
-        if side is not None and is_open and rows.num_bytes >= self._map_from_bytes:
-            return DevicePut(rows, memory, shard, side)
-        if memory.reaches(part.slot) and rows.num_bytes >= self._map_from_bytes:
-            return MappedPut(rows, memory, shard)
+        side = self._side_to(shard)
+        is_near = side is not None or memory.reaches(part.slot)
+        if is_near and rows.num_bytes >= self._map_from_bytes:
+            return PlacedPut(rows, memory, shard, side)
         if rows.num_bytes > STREAM_FROM_BYTES:
             return StreamedPut(rows, shard.endpoint, self._caller.windows.transport_to(shard))
         return InlinePut(rows)
+
+    def _side_to(self, shard: ShardAddress) -> DeviceSide | None:
+        """The device that copies to the shard's own device memory: that of the tensors, or another
+        one, which they come to by its ring, as what is on the host does."""
+        if self._side is not None and self._side.opened(shard) is not None:
+            return self._side
+        return self._devices.opening(shard)
 
     async def run(self) -> np.ndarray:
         """Store the batch; returns the uids of its rows, int64[rows]."""
@@ -126,7 +139,7 @@ class Put:
         await self._caller.know(slots, timeout_s=self._deadline.left_s())
         while True:
             try:
-                self._parts = [self._part(part) for part in places]
+                self._parts = await self._waiting_for_device(partial(self._parts_of, places))
                 answers = await self._store()
                 break
             except _TRIED_AGAIN as error:
@@ -203,10 +216,20 @@ class Put:
         ]
         self._caller.memory.returns.tell_later(untold)
 
+    async def _waiting_for_device(self, work: Callable[[], T]) -> T:
+        """Do what may wait for a device, if some of the bytes are on one or go to one."""
+        to_device = any(isinstance(p, PlacedPut) and p.opens_device for p in self._parts)
+        if self._side is None and not to_device:
+            return work()
+        return await self._caller.to_its_end(work)
+
     async def _reserve(self, *, commit: bool) -> list[Outcome]:
-        name = secrets.token_hex(8) if len(self._parts) > 1 else ""
-        calls = [self._reserve_call(part, name, commit=commit) for part in self._parts]
+        calls = await self._waiting_for_device(partial(self._reserve_calls, commit=commit))
         return await self._caller.outcomes(calls, timeout_s=self._deadline.left_s(), parks=True)
+
+    def _reserve_calls(self, *, commit: bool) -> list[Call]:
+        name = secrets.token_hex(8) if len(self._parts) > 1 else ""
+        return [self._reserve_call(part, name, commit=commit) for part in self._parts]
 
     def _reserve_call(self, part: PartPut, name: str, *, commit: bool) -> Call:
         """``name``: what the parts of one attempt have in common, so that a checkpoint has all of
@@ -221,6 +244,10 @@ class Put:
 
     async def _fill(self, answers: Sequence[Message]) -> None:
         await self._fill_windows(answers)
+        await self._flow(await self._waiting_for_device(partial(self._fill_placed, answers)))
+
+    def _fill_placed(self, answers: Sequence[Message]) -> list[Flow]:
+        """Copy what is within reach of here. Returns what is to go in chunks."""
         flows: list[Flow | None] = []
         placed = sum(p.rows.num_bytes for p in self._parts if isinstance(p, PlacedPut))
         with self._caller.counting("put", placed) as moved:
@@ -229,7 +256,7 @@ class Put:
                     flows.append(part.fill(answer, self._deadline.last_step_s(), moved))
                 elif isinstance(part, StreamedPut) and not part.by_window:
                     flows.append(part.fill(answer))
-        await self._flow([flow for flow in flows if flow is not None])
+        return [flow for flow in flows if flow is not None]
 
     async def _flow(self, flows: Sequence[Flow]) -> None:
         if flows:

@@ -211,12 +211,11 @@ class CudaDevice(Device):
         return CudaRegistration(self, memory)
 
     def new_tensor(self, nbytes: int) -> tuple[torch.Tensor, DeviceBlock]:
-        """torch's allocator gives out memory that its stream may still be working on, so that is
-        waited for."""
+        """torch's allocator gives out memory that the stream which is current may still be working
+        on, and no other."""
         import torch
 
         tensor = torch.empty(nbytes, dtype=torch.uint8, device=f"cuda:{self.ordinal}")
-        torch.cuda.current_stream(tensor.device).synchronize()
         return tensor, TensorBlock(self.uuid, tensor.data_ptr(), nbytes)
 
     def tensor_block(self, tensor: torch.Tensor) -> DeviceBlock | None:

@@ -3,13 +3,16 @@
 It is strict where drivers are lenient by luck: a copy moves its bytes only when the stream comes to
 it, and the stream goes on only while somebody waits for it, so whoever reads without waiting reads
 the wrong bytes, every time. With ``stepped`` it goes on by `FakeStream.step` alone, one piece of
-work at a time: a test then sees every moment in between.
+work at a time: a test then sees every moment in between. While it is `FakeGpu.held` nothing goes
+on, and whoever waits does wait, as for a device that is at work.
 """
 
 from __future__ import annotations
 
 import mmap
+import threading
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,7 +46,7 @@ from transferqueue.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import torch
     from numpy.typing import NDArray
@@ -128,6 +131,9 @@ class FakeGpu(Device):
         self.counters = Counters()
         self.peers = {uuid}
         self._opened: set[str] = set()
+        self.torch: FakeStream | None = None
+        self.goes_on = threading.Event()
+        self.goes_on.set()
         with machine.memory_path(uuid).open("r+b") as memory:
             self._memory: Bytes | None = np.frombuffer(mmap.mmap(memory.fileno(), 0), np.uint8)
 
@@ -135,6 +141,15 @@ class FakeGpu(Device):
         if self._memory is None:
             raise Closed(f"device {self.name}")
         return self._memory
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Its streams stand still until the block ends."""
+        self.goes_on.clear()
+        try:
+            yield
+        finally:
+            self.goes_on.set()
 
     @property
     def room(self) -> MemoryRoom:
@@ -227,8 +242,9 @@ class FakeGpu(Device):
         return tensor_of(_part(block, offset, nbytes), keep)
 
     def after_torch(self) -> Event:
-        """To torch it is all memory of the CPU, where it does things at once."""
-        return DoneEvent()
+        """To torch it is all memory of the CPU, where it does things at once, unless a test says
+        what it is at work on."""
+        return DoneEvent() if self.torch is None else self.torch.record()
 
     def close(self) -> None:
         self._memory = None
@@ -266,6 +282,7 @@ class FakeStream(Stream):
     def __init__(self, device: FakeGpu) -> None:
         self.device = device
         self._queue: deque[Callable[[], bool]] = deque()
+        self._lock = threading.Lock()
 
     @property
     def num_left(self) -> int:
@@ -274,13 +291,22 @@ class FakeStream(Stream):
 
     def step(self) -> bool:
         """Do the next piece of work. ``False``: there is none, or it waits for another stream."""
-        if not self._queue or self.device.machine.has(Fault.STUCK):
+        if not self.device.goes_on.is_set() or self.device.machine.has(Fault.STUCK):
             return False
-        work = self._queue.popleft()
-        if work():
-            return True
-        self._queue.appendleft(work)
-        return False
+        with self._lock:
+            if not self._queue:
+                return False
+            work = self._queue.popleft()
+            if work():
+                return True
+            self._queue.appendleft(work)
+            return False
+
+    def go_on(self, timeout_s: float) -> None:
+        """The next piece of work, when the device is held no more. `DeviceStuck` when that takes
+        longer, and at once where nothing would ever go on."""
+        if self.device.stepped or not self.device.goes_on.wait(timeout_s) or not self.step():
+            raise DeviceStuck(self.device.name, timeout_s)
 
     def copy_in(self, block: DeviceBlock, offset: int, source: memoryview) -> None:
         block.check(offset, source.nbytes)
@@ -319,12 +345,8 @@ class FakeStream(Stream):
             self._queue.append(event.has_come)
 
     def synchronize(self, timeout_s: float = WAIT_S) -> None:
-        """`DeviceStuck` at once, where nothing would ever go on."""
-        if self._queue and self.device.stepped:
-            raise DeviceStuck(self.device.name, timeout_s)
         while self._queue:
-            if not self.step():
-                raise DeviceStuck(self.device.name, timeout_s)
+            self.go_on(timeout_s)
 
     def close(self) -> None:
         try:
@@ -377,8 +399,7 @@ class FakeEvent(Event):
 
     def wait(self, timeout_s: float = WAIT_S) -> None:
         while not self._is_reached:
-            if self._stream.device.stepped or not self._stream.step():
-                raise DeviceStuck(self._stream.device.name, timeout_s)
+            self._stream.go_on(timeout_s)
 
 
 def _part(block: DeviceBlock, offset: int, nbytes: int) -> Bytes:

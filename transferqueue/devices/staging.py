@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import mmap
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,12 @@ class _Chunk:
     event: Event | None = None
     """Of the copy that is under way from or to it."""
 
+    def is_free(self) -> bool:
+        """Whether it may be used again, without waiting."""
+        if self.event is not None and self.event.is_done():
+            self.event = None
+        return self.event is None
+
     def wait(self, timeout_s: float) -> None:
         """Until it may be used again. A copy that is stuck keeps it."""
         if self.event is not None:
@@ -52,7 +59,10 @@ class _Chunk:
 
 
 class Staging(Closing):
-    """Copies between one thread's memory and one device."""
+    """Copies between one thread's memory and one device, in order, on a stream of its own.
+
+    ``stream`` takes copies that need no ring; `flush` and `record` are of them too.
+    """
 
     def __init__(
         self,
@@ -63,9 +73,9 @@ class Staging(Closing):
         timeout_s: float = WAIT_S,
     ) -> None:
         """``timeout_s``: for each wait for the device."""
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._chunk_bytes = chunk_bytes
-        self._stream = device.stream()
+        self.stream = device.stream()
         ring: Bytes = np.frombuffer(mmap.mmap(-1, chunk_bytes * num_chunks), np.uint8)
         self._registration, self.why_not_pinned = _pinned(device, ring)
         self._ring = deque(_Chunk(part) for part in ring.reshape(num_chunks, chunk_bytes))
@@ -76,13 +86,41 @@ class Staging(Closing):
 
     def copy_in(self, block: DeviceBlock, offset: int, source: memoryview) -> None:
         """When this returns, ``source`` may change; `flush` tells when the device has it."""
-        data = as_bytes(source)
-        for low in range(0, len(data), self._chunk_bytes):
-            part = data[low : low + self._chunk_bytes]
-            chunk = self._next()
-            copy_into(chunk.memory[: len(part)], part)
-            self._stream.copy_in(block, offset + low, chunk.memory[: len(part)].data)
-            chunk.event = self._stream.record()
+        self.copy_ranges_in(block, [(offset, source.nbytes)], source)
+
+    def copy_ranges_in(
+        self, block: DeviceBlock, ranges: Iterable[tuple[int, int]], source: memoryview
+    ) -> None:
+        """As `copy_in`: the bytes of ``source``, in order, to these offsets, so many each."""
+        data, at = as_bytes(source), 0
+        for pieces in _cut(ranges, self._chunk_bytes):
+            with self.chunk(sum(size for _, size in pieces)) as memory:
+                copy_into(memory, data[at : at + len(memory)])
+                at += self.copy_chunk_in(block, pieces, memory)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether up to a chunk can be copied in without waiting for the device."""
+        return self._ring[0].is_free()
+
+    @contextmanager
+    def chunk(self, nbytes: int) -> Iterator[Bytes]:
+        """Memory of the ring, uint8[nbytes], to be filled and copied in until the block ends."""
+        chunk = self._next()
+        try:
+            yield chunk.memory[:nbytes]
+        finally:
+            chunk.event = self.stream.record()
+
+    def copy_chunk_in(
+        self, block: DeviceBlock, ranges: Iterable[tuple[int, int]], memory: Bytes
+    ) -> int:
+        """`copy_ranges_in` from memory of the ring. Returns how many bytes."""
+        at = 0
+        for offset, nbytes in ranges:
+            self.stream.copy_in(block, offset, memory[at : at + nbytes].data)
+            at += nbytes
+        return at
 
     def copy_out(self, block: DeviceBlock, offset: int, out: memoryview) -> None:
         """When this returns, ``out`` is filled, with what was copied in before."""
@@ -92,60 +130,83 @@ class Staging(Closing):
         self, block: DeviceBlock, ranges: Iterable[tuple[int, int]], out: memoryview
     ) -> None:
         """Offsets and sizes, one after the other into ``out``."""
-        target, at = as_bytes(out), 0
+        self.copy_each_out(_side_by_side(block, ranges, as_bytes(out)))
+
+    def copy_each_out(self, copies: Iterable[tuple[DeviceBlock, int, Bytes]]) -> None:
+        """As `copy_out`, of several: blocks, offsets, and memory to be filled, uint8[bytes]."""
         under_way: deque[tuple[_Chunk, Bytes]] = deque()
-        for offset, nbytes in ranges:
-            for low in range(0, nbytes, self._chunk_bytes):
-                size = min(self._chunk_bytes, nbytes - low)
+        for block, offset, target in copies:
+            for low in range(0, len(target), self._chunk_bytes):
+                part = target[low : low + self._chunk_bytes]
                 if len(under_way) == len(self._ring):
                     self._land(*under_way.popleft())
                 chunk = self._next()
-                self._stream.copy_out(block, offset + low, chunk.memory[:size].data)
-                chunk.event = self._stream.record()
-                under_way.append((chunk, target[at : at + size]))
-                at += size
+                self.stream.copy_out(block, offset + low, chunk.memory[: len(part)].data)
+                chunk.event = self.stream.record()
+                under_way.append((chunk, part))
         while under_way:
             self._land(*under_way.popleft())
 
     def pieces_out(
         self, block: DeviceBlock, pieces: Iterable[Sequence[tuple[int, int]]]
-    ) -> Iterator[Bytes]:
+    ) -> Iterator[Bytes | None]:
         """The bytes of each piece (ranges as above, at most a chunk in all), in memory of its own,
-        while the device copies the next ones. The ring is for this alone until it ends.
+        while the device copies the next ones; ``None`` while the next piece is not there yet. The
+        ring is for this alone until it ends.
 
         Not the ring's memory itself: whoever sends a piece may hold it for longer than it needs
         it, and a socket that sends it once more would send what is there by then.
         """
-        under_way: deque[tuple[_Chunk, Bytes]] = deque()
+        for chunk, nbytes in self._ahead(block, pieces):
+            while not chunk.is_free():
+                yield None
+            out = np.empty(nbytes, np.uint8)
+            copy_into(out, chunk.memory[:nbytes])
+            yield out
+
+    def lent_out(
+        self, block: DeviceBlock, pieces: Iterable[Sequence[tuple[int, int]]]
+    ) -> Iterator[Bytes]:
+        """As `pieces_out`, each waited for, in memory of the ring: of use until the next one is
+        asked for."""
+        for chunk, nbytes in self._ahead(block, pieces):
+            chunk.wait(self.timeout_s)
+            yield chunk.memory[:nbytes]
+
+    def _ahead(
+        self, block: DeviceBlock, pieces: Iterable[Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[_Chunk, int]]:
+        """The chunk that the device copies each piece to, and how much that is: given out when the
+        rest of the ring is for the pieces after it. It is another's when the next is asked for."""
+        under_way: deque[tuple[_Chunk, int]] = deque()
         for ranges in pieces:
             if len(under_way) == len(self._ring):
-                yield self._landed(*under_way.popleft())
+                yield under_way.popleft()
             chunk, at = self._next(), 0
             for offset, nbytes in ranges:
-                self._stream.copy_out(block, offset, chunk.memory[at : at + nbytes].data)
+                self.stream.copy_out(block, offset, chunk.memory[at : at + nbytes].data)
                 at += nbytes
-            chunk.event = self._stream.record()
-            under_way.append((chunk, np.empty(at, np.uint8)))
-        while under_way:
-            yield self._landed(*under_way.popleft())
+            chunk.event = self.stream.record()
+            under_way.append((chunk, at))
+        yield from under_way
 
     def wait_for(self, event: Event) -> None:
         """What is copied from now on is copied after the event."""
-        self._stream.wait_for(event)
+        self.stream.wait_for(event)
 
     def record(self) -> Event:
         """An event that is done when all that was given to the device so far is."""
-        return self._stream.record()
+        return self.stream.record()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until the device has all that was copied in. `DeviceStuck`."""
-        self._stream.synchronize(self._timeout_s if timeout_s is None else timeout_s)
+        """Wait until the device has made all copies so far. `DeviceStuck`."""
+        self.record().wait(self.timeout_s if timeout_s is None else timeout_s)
 
     def close(self) -> None:
         """The ring is kept locked, and lost, where the device may still write to it."""
         ring, self._ring = self._ring, deque()
         if ring:
-            self._stream.close()
+            self.stream.close()
             if self._registration is not None:
                 self._registration.close()
 
@@ -154,17 +215,39 @@ class Staging(Closing):
         if not self._ring:
             raise Closed("the staging of this device")
         chunk = self._ring[0]
-        chunk.wait(self._timeout_s)
+        chunk.wait(self.timeout_s)
         self._ring.rotate(-1)
         return chunk
 
-    def _landed(self, chunk: _Chunk, target: Bytes) -> Bytes:
-        self._land(chunk, target)
-        return target
-
     def _land(self, chunk: _Chunk, target: Bytes) -> None:
-        chunk.wait(self._timeout_s)
+        chunk.wait(self.timeout_s)
         copy_into(target, chunk.memory[: len(target)])
+
+
+def _side_by_side(
+    block: DeviceBlock, ranges: Iterable[tuple[int, int]], out: Bytes
+) -> Iterator[tuple[DeviceBlock, int, Bytes]]:
+    at = 0
+    for offset, nbytes in ranges:
+        yield block, offset, out[at : at + nbytes]
+        at += nbytes
+
+
+def _cut(ranges: Iterable[tuple[int, int]], chunk_bytes: int) -> Iterator[list[tuple[int, int]]]:
+    """Offsets and sizes, in groups of a chunk in all, the last of fewer."""
+    pieces: list[tuple[int, int]] = []
+    room = chunk_bytes
+    for offset, nbytes in ranges:
+        end = offset + nbytes
+        while offset < end:
+            size = min(room, end - offset)
+            pieces.append((offset, size))
+            offset, room = offset + size, room - size
+            if not room:
+                yield pieces
+                pieces, room = [], chunk_bytes
+    if pieces:
+        yield pieces
 
 
 def _pinned(device: Device, ring: Bytes) -> tuple[Registration | None, str]:

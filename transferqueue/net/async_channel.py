@@ -81,6 +81,17 @@ class AsyncChannel:
         """See `Channel`. A thread that is at work goes on when its task is cancelled."""
         return list(await asyncio.gather(*(asyncio.to_thread(work) for work in works)))
 
+    async def to_its_end(self, work: Callable[[], T]) -> T:
+        """See `Channel`."""
+        at_work = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            return await asyncio.shield(at_work)
+        except asyncio.CancelledError:
+            while not at_work.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([at_work])
+            raise
+
     async def _carry_out(self, pending: Pending, timeout_s: float) -> None:
         exchange = _Exchange(pending)
         start_s = time.monotonic()
@@ -113,6 +124,8 @@ class AsyncChannel:
                 self._send(call, exchange)
             for call in pending.quiet(now_s):
                 self._control(call, RESUME)
+            for call in pending.held_back(now_s):
+                self._send(call, exchange)
             exchange.progress.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(deadline_s, pending.next_ask_s()) - now_s):

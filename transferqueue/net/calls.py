@@ -113,13 +113,16 @@ class Flow:
 
     endpoint: str
     op: str
-    calls: Iterator[Call]
-    """Made only when they are about to be sent: their frames may be copies."""
+    calls: Iterator[Call | None]
+    """Made only when they are about to be sent: their frames may be copies. ``None``: the next one
+    cannot be made yet, and the iterator is asked again soon."""
     num_calls: int
     window: int
     """How many may be without an answer at a time: what bounds the bytes in flight."""
     take: Callable[[Call, Message], None]
     """Gets each answer once, in any order. A `TransferQueueError` that it raises ends the flow."""
+    device: str = ""
+    """What a call that cannot be made yet waits for; only a flow that has some names it."""
 
 
 class Channel(Protocol):
@@ -146,6 +149,11 @@ class Channel(Protocol):
 
     async def apart(self, works: Sequence[Callable[[], T]]) -> list[T]:
         """Do what blocks a thread, each beside the others, and beside whatever else goes on."""
+        ...
+
+    async def to_its_end(self, work: Callable[[], T]) -> T:
+        """As `apart`, for work on memory that is another's when this is over: it is over when the
+        thread is, also for a task that is cancelled."""
         ...
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from copy import copy
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from transferqueue.errors import (
+    DeviceStuck,
     ServiceUnreachable,
     TransferExpired,
     TransferQueueError,
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from transferqueue.net.calls import Whereabouts
     from transferqueue.wire.format import Message
 
+HELD_AGAIN_S = 0.001
+"""Between looks at a device that holds a call back. In this time it copies tens of megabytes, more
+than it is ever ahead of a wire."""
+
 
 def outcome_of(message: Message) -> Outcome:
     """The answer, or the error that it carries."""
@@ -40,9 +44,9 @@ def outcome_of(message: Message) -> Outcome:
 class Pending(ABC):
     """Calls under way, seen by a channel.
 
-    The channel sends what `first`, `look` and `settle` return, asks again for what `quiet` names,
-    cancels what `give_up_silent` names, and stops when this is false. True while any answer is
-    still to come.
+    The channel sends what `first`, `look`, `settle` and `held_back` return, asks again for what
+    `quiet` names, cancels what `give_up_silent` names, and stops when this is false. True while any
+    answer is still to come.
     """
 
     def __init__(self, whereabouts: Whereabouts | None) -> None:
@@ -191,6 +195,11 @@ class Pending(ABC):
     def _ask_s(self, endpoint: str) -> float:
         return self._heard_s[endpoint] + self._ask_after_s[endpoint]
 
+    def held_back(self, now_s: float) -> list[Call]:
+        """The calls to send now that could not be made when there was room for them."""
+        del now_s
+        return []
+
     @abstractmethod
     def give_up(self, waited_s: float) -> None:
         """The time is up: each call without an answer has failed."""
@@ -256,12 +265,34 @@ class PendingFlows(Pending):
         self._states = [_FlowState(flow) for flow in flows]
         self._state_of: dict[int, _FlowState] = {}
         self._failure: TransferQueueError | None = None
+        self._held_asked_s = 0.0
+        """When calls that are held back were asked for last."""
 
     def __bool__(self) -> bool:
-        return self._failure is None and super().__bool__()
+        return self._failure is None and (super().__bool__() or bool(self._held()))
+
+    def _held(self) -> list[_FlowState]:
+        return [state for state in self._states if state.is_held]
 
     def first(self, now_s: float) -> list[Call]:
+        self._held_asked_s = now_s
         return [call for state in self._states for call in self._fill(state, now_s)]
+
+    def held_back(self, now_s: float) -> list[Call]:
+        if now_s < self._held_asked_s + HELD_AGAIN_S:
+            return []
+        self._held_asked_s, held = now_s, self._held()
+        waiting = {call.endpoint for call in self._under_way.values()}
+        calls = [call for state in held for call in self._fill(state, now_s)]
+        for endpoint in {call.endpoint for call in calls} - waiting:
+            self._spoke_s[endpoint] = now_s  # it was not asked anything meanwhile
+        return calls
+
+    def next_ask_s(self) -> float:
+        again_s = self._held_asked_s + HELD_AGAIN_S
+        if not self._under_way:
+            return again_s
+        return min(super().next_ask_s(), again_s) if self._held() else super().next_ask_s()
 
     def _fill(self, state: _FlowState, now_s: float) -> list[Call]:
         calls = state.take_next()
@@ -296,8 +327,11 @@ class PendingFlows(Pending):
         return []
 
     def give_up(self, waited_s: float) -> None:
-        state = next(state for state in self._states if state.num_under_way)
-        self._failure = state.unfinished(waited_s)
+        state = next((state for state in self._states if state.num_under_way), None)
+        if state is None:
+            self._failure = DeviceStuck(self._held()[0].flow.device, waited_s)
+        else:
+            self._failure = state.unfinished(waited_s)
 
     def raise_failure(self) -> None:
         """Raise what ended the flows before their end, if anything did."""
@@ -312,10 +346,22 @@ class _FlowState:
         self.flow = flow
         self.num_done = 0
         self.num_under_way = 0
+        self.is_held = False
+        """Whether the next call could not be made when there was room for it."""
 
     def take_next(self) -> list[Call]:
-        """The calls that the window has room for."""
-        calls = list(islice(self.flow.calls, self.flow.window - self.num_under_way))
+        """The calls that the window has room for, and that can be made."""
+        calls: list[Call] = []
+        self.is_held = False
+        while not self.is_held and self.num_under_way + len(calls) < self.flow.window:
+            try:
+                call = next(self.flow.calls)
+            except StopIteration:
+                break
+            if call is None:
+                self.is_held = True
+            else:
+                calls.append(call)
         self.num_under_way += len(calls)
         return calls
 

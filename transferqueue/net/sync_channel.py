@@ -106,6 +106,8 @@ class SyncChannel:
                 self._send(call)
             for call in pending.quiet(now_s):
                 self._send_control(call, RESUME)
+            for call in pending.held_back(now_s):
+                self._send(call)
             wait_s = min(deadline_s, pending.next_ask_s()) - now_s
             sockets = [self._sockets[endpoint] for endpoint in pending.endpoints]
             if zmq.zmq_poll([(socket, zmq.POLLIN) for socket in sockets], milliseconds(wait_s)):
@@ -184,6 +186,10 @@ class SyncChannelPool:
         with ThreadPoolExecutor(len(works)) as threads:
             # By `map`: a failure of a future that a variable has is in a cycle with its frame.
             return list(threads.map(lambda work: work(), works))
+
+    async def to_its_end(self, work: Callable[[], T]) -> T:
+        """See `Channel`. Blocks the thread and never suspends."""
+        return work()
 
     @contextmanager
     def _channel(self) -> Iterator[SyncChannel]:

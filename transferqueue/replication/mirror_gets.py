@@ -17,6 +17,7 @@ from transferqueue.shard.device_loans import DeviceLoans
 from transferqueue.shard.gets import Gets
 from transferqueue.shard.journal import ShardJournal
 from transferqueue.shard.moved_bytes import MovedBytes
+from transferqueue.shard.reach import Memories
 from transferqueue.shard.store import EPOCH_SHIFT
 from transferqueue.shard.windows import Windows
 from transferqueue.wire import ops
@@ -109,7 +110,7 @@ class MirrorGets:
                 peers=self._peers,
                 moved=self._moved,
                 journal=ShardJournal(None, slot=kept.mirror.store.slot, answers={}),
-                arena=None,
+                memories=Memories(slot=kept.mirror.store.slot, arena=None, device=None),
                 loans=DeviceLoans(None),
                 windows=Windows({}, self._backend),
                 on_free=self._on_free,

@@ -11,14 +11,17 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from transferqueue.backends.several import own_addresses
 from transferqueue.devices.slots import SlotRef
 from transferqueue.fields import FieldKind
-from transferqueue.wire.chunks import STREAM_FROM_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from transferqueue.backends.base import Backend
+    from transferqueue.backends.several import SeveralBackends
     from transferqueue.devices.slots import Overdue, SlotTable
     from transferqueue.net.server import Request
     from transferqueue.shard.store import FoundColumn, Reservation
@@ -27,17 +30,13 @@ _log = logging.getLogger(__name__)
 
 
 class DeviceLoans:
-    """``slots``: of the backend, ``None`` when it is on no device."""
+    """``backend``: those of a shard, of which one may be on a device; ``None``: none is."""
 
-    def __init__(self, slots: SlotTable | None) -> None:
-        self._slots = slots
+    def __init__(self, backend: SeveralBackends | None) -> None:
+        self._backend = backend
+        self._slots: SlotTable | None = None if backend is None else backend.slots
         self.num_overdue = 0
         """Loans that were kept for longer than they were lent, so far."""
-
-    @property
-    def is_on(self) -> bool:
-        """Whether there is device memory to lend."""
-        return self._slots is not None
 
     def lend(
         self,
@@ -47,9 +46,11 @@ class DeviceLoans:
         until_s: float | None,
     ) -> None:
         """The slots of these columns, under a lease that is new."""
-        if self._slots is not None:
-            addresses = [int(start) for column in columns for start in column.runs.starts]
-            self._slots.lend(reader, addresses, until_s, loan_id=lease_id)
+        if self._slots is not None and self._backend is not None:
+            addresses = np.concatenate([column.runs.starts for column in columns])
+            own = own_addresses(addresses[self._backend.are_on_device(addresses)]).tolist()
+            if own:
+                self._slots.lend(reader, own, until_s, loan_id=lease_id)
 
     def refs_of(self, lease_id: int | None) -> Sequence[SlotRef]:
         """What was lent under a lease; nothing under one that is of no device memory."""
@@ -69,15 +70,14 @@ class DeviceLoans:
 
     def process_gone(self, process: str, writing: Iterable[Reservation], now_s: float) -> None:
         """To be told before its space is given back."""
-        if self._slots is None:
+        if self._slots is None or self._backend is None:
             return
-        written = [
-            address
-            for put in writing
-            if put.writer == process
-            for address, column in zip(put.addresses.tolist(), put.plan.columns, strict=True)
-            if column.nbytes
-        ]
+        written: list[int] = []
+        for put in writing:
+            if put.writer == process:
+                has_bytes = np.array([column.nbytes > 0 for column in put.plan.columns], np.bool_)
+                there = has_bytes & self._backend.are_on_device(put.addresses)
+                written += own_addresses(put.addresses[there]).tolist()
         self._slots.process_gone(process, written, now_s)
 
     def tick(self, now_s: float) -> bool:
@@ -107,8 +107,7 @@ class DeviceLoans:
 def lendable(
     found: Mapping[str, FoundColumn], backend: Backend, from_bytes: int
 ) -> dict[str, FoundColumn]:
-    """The tensors that are lent where they lie, if they are together worth a lease and the rest
-    can be sent with the answer."""
+    """The tensors that are lent where they lie, if they are together worth a lease."""
     tensors = {
         name: column
         for name, column in found.items()
@@ -116,9 +115,7 @@ def lendable(
         and column.num_bytes
         and backend.lies_on_device(column.runs.starts)
     }
-    lent = sum(column.num_bytes for column in tensors.values())
-    rest = sum(column.num_bytes for column in found.values()) - lent
-    return tensors if lent >= from_bytes and rest <= STREAM_FROM_BYTES else {}
+    return tensors if sum(column.num_bytes for column in tensors.values()) >= from_bytes else {}
 
 
 def borrowed_until(request: Request) -> float | None:

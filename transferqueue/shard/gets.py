@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.errors import ArenaReplaced, TransferExpired
+from transferqueue.errors import TransferExpired
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.commits import COMMIT_GRACE_S
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from transferqueue.shard.device_loans import DeviceLoans
     from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
+    from transferqueue.shard.reach import Memories, Reach
     from transferqueue.shard.recovery import Recovery
     from transferqueue.shard.store import FoundColumn, Store
     from transferqueue.shard.windows import Windows
@@ -58,8 +59,8 @@ _Columns = Mapping[str, "FoundColumn"]
 
 
 class Gets:
-    """The requests that make up gets. ``on_free`` hears that space came free; ``arena`` is the
-    token of the memory that clients map, ``None`` when they cannot."""
+    """The requests that make up gets. ``on_free`` hears that space came free; ``memories``: what
+    processes of this host can have mapped or open."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Gets:
         backend: SeveralBackends,
         peers: MappingPeers,
         journal: ShardJournal,
-        arena: str | None,
+        memories: Memories,
         loans: DeviceLoans,
         windows: Windows,
         on_free: Callable[[], None],
@@ -86,11 +87,11 @@ class Gets:
         self._backend = backend
         self._peers = peers
         self._journal = journal
-        self._arena = arena
+        self._memories = memories
         self._on_free = on_free
         self._outgoing: dict[int, _HeldGet] = {}
         self._deadlines = Deadlines(server.probe)
-        self._lent: Lent[tuple[str, int]] = Lent()
+        self._lent: Lent[tuple[tuple[str, int], ...]] = Lent()
         self._credit = SendCredit(SEND_LIMIT_BYTES)
         self._parked: deque[Request] = deque()
         self.handlers: dict[str, Handler] = {
@@ -103,7 +104,7 @@ class Gets:
     def resume(self, found: Recovery) -> None:
         """Go on with what an earlier process of this shard had lent."""
         for key, lease in found.leases_of.items():
-            self._lent.note(key, lease)
+            self._lent.note(key, (lease,))
 
     @property
     def bytes_unsent(self) -> int:
@@ -135,8 +136,7 @@ class Gets:
     def cancel(self, key: tuple[bytes, int]) -> None:
         """The client gave a request up: what its answer lent is nobody's."""
         self._parked = deque(request for request in self._parked if request.key != key)
-        lent = self._lent.take_back(key)
-        if lent is not None:
+        for lent in self._lent.take_back(key) or ():
             self._take_back(*lent)
 
     # -- get ------------------------------------------------------------------------------------
@@ -147,14 +147,14 @@ class Gets:
         of device memory means to keep it; not there when it copies.
 
         Answered with the bytes of each column, with its addresses (to a ``reader``), or with
-        neither: then they come by ``read``. What is left in place is held under ``lease_id``.
+        neither: then they come by ``read``. What is left in place is held under ``lease_id``, and
+        what is lent of device memory under ``loan_id``.
         ``window`` names a transport of the client, and ``files`` says that it is here: `_beside`.
         """
         body = request.body
         # A key that only reads lends itself no memory, and none to a process that it names.
         reader = None if request.is_reader else body["reader"]
-        if reader is not None and reader.get("arena", self._arena) != self._arena:
-            raise ArenaReplaced(self._store.slot)
+        reach = self._memories.reached_by(reader)
         found = self._store.find(
             str(body["partition"]),
             ArrayReader(request.frames).int64s(body["uids"]),
@@ -162,22 +162,26 @@ class Gets:
             list(body["optional"]),
         )
         found = {name: column for name, column in found.items() if column.specs}
-        mapped = self._mapped(reader, found)
-        streamed = {} if mapped else _streamed(found)
-        sent = {n: c for n, c in found.items() if n not in mapped and n not in streamed}
-        sizes = self._count(str(body["partition"]), mapped, streamed, sent)
+        lent = lendable(found, self._backend, MAP_FROM_BYTES) if reach.device else {}
+        rest = {name: column for name, column in found.items() if name not in lent}
+        mapped = self._mapped(reach, rest)
+        streamed = {} if mapped else _streamed(rest)
+        sent = {n: c for n, c in rest.items() if n not in mapped and n not in streamed}
+        in_place = {**lent, **mapped}
+        sizes = self._count(str(body["partition"]), in_place, streamed, sent)
         in_payload = _stretches(sizes)
-        in_ranges = _stretches({name: len(c.runs.starts) for name, c in mapped.items()})
-        lease_id = self._hold(request, mapped, streamed) if mapped or streamed else None
+        in_ranges = _stretches({name: len(c.runs.starts) for name, c in in_place.items()})
+        loan_id, lease_id = self._hold_all(request, lent, mapped, streamed)
         answer = GetAnswer(
             columns={
                 name: _got(column, sent=in_payload.get(name), mapped=in_ranges.get(name))
                 for name, column in found.items()
             },
             payload=self._backend.read_ranges(*_ranges(sent)) if sent else _NO_BYTES,
-            ranges=_ranges(mapped),
+            ranges=_ranges(in_place),
             lease_id=lease_id,
-            refs=self._loans.refs_of(lease_id),
+            loan_id=loan_id,
+            refs=self._loans.refs_of(loan_id),
         )
         arrays = ArrayWriter()
         body = answer.write(arrays)
@@ -214,13 +218,9 @@ class Gets:
                 sizes = of_way if way is Way.INLINE else sizes
         return sizes
 
-    def _mapped(
-        self, reader: Mapping[str, Any] | None, found: Mapping[str, FoundColumn]
-    ) -> dict[str, FoundColumn]:
-        """The columns that the reader is to read in place."""
-        if reader is not None and self._loans.is_on:
-            return lendable(found, self._backend, MAP_FROM_BYTES)
-        if reader is None:
+    def _mapped(self, reach: Reach, found: Mapping[str, FoundColumn]) -> dict[str, FoundColumn]:
+        """The columns that the reader is to read where it has them mapped."""
+        if not reach.arena:
             return {}
         here = {n: c for n, c in found.items() if self._backend.is_mappable(c.runs.starts)}
         large = {name: c for name, c in here.items() if c.num_bytes >= MAP_FROM_BYTES}
@@ -229,23 +229,33 @@ class Gets:
             return {}  # what lies elsewhere is too much for one message: all of it is streamed
         return large if total - _num_bytes(large) <= STREAM_FROM_BYTES else here
 
-    def _hold(
-        self,
-        request: Request,
-        mapped: Mapping[str, FoundColumn],
-        streamed: Mapping[str, FoundColumn],
-    ) -> int:
-        reader = self._peers.key_of(request.body["reader"]) if mapped else request.peer_name
-        held = list((mapped or streamed).values())
+    def _hold_all(
+        self, request: Request, lent: _Columns, mapped: _Columns, streamed: _Columns
+    ) -> tuple[int | None, int | None]:
+        """The leases on what is lent of a device, and on what is mapped or comes in chunks."""
+        loan = self._hold(request, lent, in_place=True) if lent else None
+        held = mapped or streamed
+        lease = self._hold(request, held, in_place=bool(mapped)) if held else None
+        leases = tuple(one for one in (loan, lease) if one is not None)
+        if leases:
+            earlier = self._lent.note(request.key, leases)
+            for one in earlier or ():  # its answer was lost, and it asked again
+                if one not in leases:
+                    self._take_back(*one)
+        return None if loan is None else loan[1], None if lease is None else lease[1]
+
+    def _hold(self, request: Request, columns: _Columns, *, in_place: bool) -> tuple[str, int]:
+        """The reader, and its lease."""
+        reader = self._peers.key_of(request.body["reader"]) if in_place else request.peer_name
+        held = list(columns.values())
         again = self._lent_before(request, held)
         if again is not None:
-            return again
-        until_s = borrowed_until(request)
+            return reader, again
         lease_id = self._store.pin(reader, held, time.monotonic())
-        if mapped:
-            self._loans.lend(lease_id, reader, held, until_s)
+        if in_place:
+            self._loans.lend(lease_id, reader, held, borrowed_until(request))
             self._journal.leased(lease_id, reader, self._store, request.key)
-        if streamed:
+        else:
             runs = [column.runs for column in held]
             self._outgoing[lease_id] = _HeldGet(
                 reader=reader,
@@ -256,24 +266,19 @@ class Gets:
             self._deadlines.add(lease_id, final_s, request)
             # It asks for the first chunk as soon as it has the answers of all shards, or is gone.
             self._deadlines.heard(lease_id, time.monotonic(), more_to_come=True)
-        earlier = self._lent.note(request.key, (reader, lease_id))
-        if earlier is not None:  # its answer was lost, and it asked again
-            self._take_back(*earlier)
-        return lease_id
+        return reader, lease_id
 
     def _lent_before(self, request: Request, columns: Sequence[FoundColumn]) -> int | None:
         """The lease that the first answer to this request lent: the client may hold it already,
         and knows of no other. TransferExpired when it has given that back: nobody listens."""
-        earlier = self._lent.known(request.key)
-        if earlier is None:
-            return None
-        lease_id = earlier[1]
         leases = self._store.leases
-        if not leases.is_live(lease_id):
-            raise TransferExpired("get", lease_id, self._store.slot)
-        pinned = leases.slabs_of(lease_id)
-        is_same = all(bool(np.isin(c.slab_ids, pinned).all()) for c in columns)
-        return lease_id if is_same else None
+        for _, lease_id in self._lent.known(request.key) or ():
+            if not leases.is_live(lease_id):
+                raise TransferExpired("get", lease_id, self._store.slot)
+            pinned = leases.slabs_of(lease_id)
+            if all(bool(np.isin(c.slab_ids, pinned).all()) for c in columns):
+                return lease_id
+        return None
 
     # -- chunks ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.errors import ArenaReplaced, Malformed, ShardDraining
+from transferqueue.errors import Malformed, ShardDraining
 from transferqueue.net.lent import Lent
 from transferqueue.net.server import Reply
 from transferqueue.shard.admission import Admission, Room
@@ -21,6 +21,7 @@ from transferqueue.shard.commits import COMMIT_GRACE_S, Commits
 from transferqueue.shard.deadlines import Deadlines
 from transferqueue.shard.moved_bytes import MovedBytes, way_of_put
 from transferqueue.shard.new_rows import NewRows
+from transferqueue.shard.reach import ARENA
 from transferqueue.shard.waiting_puts import WaitingPut, WaitingPuts
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from transferqueue.shard.journal import ShardJournal
     from transferqueue.shard.peers import MappingPeers
     from transferqueue.shard.put_room import PutRoom
+    from transferqueue.shard.reach import Memories
     from transferqueue.shard.recovery import Recovery
     from transferqueue.shard.store import Committed, Reservation, Store
     from transferqueue.shard.windows import Windows
@@ -56,8 +58,8 @@ class Budget:
 
 class Puts:
     """The requests that make up puts. ``on_commit`` hears what became visible, in order; ``send``
-    carries what `Admission` asks to the coordinator. ``arena``: the token of the memory that
-    clients map, ``None`` when they cannot. ``copies``: where commits pass through."""
+    carries what `Admission` asks to the coordinator. ``memories``: what processes of this host can
+    have mapped or open. ``copies``: where commits pass through."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class Puts:
         peers: MappingPeers,
         budget: Budget,
         journal: ShardJournal,
-        arena: str | None,
+        memories: Memories,
         on_commit: Callable[[Committed], None],
         send: Callable[[Message], None],
         hold: Hold,
@@ -88,7 +90,7 @@ class Puts:
         self._peers = peers
         self._budget = budget
         self._journal = journal
-        self._arena = arena
+        self._memories = memories
         self._on_commit = on_commit
         self._commits = Commits(
             server=server,
@@ -130,9 +132,10 @@ class Puts:
             self._lent.note(key, put_id)
             is_lent = bool(record.body["lent"])
             reservation = self._store.reservation(put_id)
-            self._server.remember(key, self._set_aside(reservation, is_lent=is_lent))
+            mapped = ARENA.of(self._backend, reservation.addresses)  # nothing else outlives it
+            self._server.remember(key, _set_aside(reservation, mapped if is_lent else None))
             if not record.body["filled"]:
-                self._chunked.expect(reservation, np.flatnonzero(~self._mapped(reservation)))
+                self._chunked.expect(reservation, np.flatnonzero(~mapped))
             if not is_lent:
                 self._deadlines.add(put_id, float(record.body["deadline_s"]) + COMMIT_GRACE_S)
         self._journal.keep(found.puts)
@@ -274,8 +277,7 @@ class Puts:
         is_reserved = False
         with self._server.answering(put.request):
             writer = put.request.body["writer"]
-            if writer is not None and writer.get("arena", self._arena) != self._arena:
-                raise ArenaReplaced(self._budget.slot)
+            self._memories.reached_by(writer)
             key = put.request.peer_name if writer is None else self._peers.key_of(writer)
             if lacking := self._room.lacking(put.needs):
                 return lacking
@@ -303,7 +305,8 @@ class Puts:
         if body["payload"] is not None:
             return self._fill(put, reservation)
         self._lent.note(put.request.key, reservation.put_id)
-        mapped = self._mapped(reservation)
+        reach = self._memories.reached_by(body["writer"])
+        mapped = reach.of(self._backend, reservation.addresses)
         is_lent = body["writer"] is not None and bool(mapped.any())
         columns = np.flatnonzero(~mapped) if is_lent else np.arange(len(mapped))
         if is_lent:
@@ -316,21 +319,8 @@ class Puts:
         if len(columns) or not is_lent:
             self._chunked.expect(reservation, columns, put)
         if is_lent or (ticket := self._windows.to_write(body.get("window"), reservation)) is None:
-            return self._set_aside(reservation, is_lent=is_lent)
+            return _set_aside(reservation, mapped if is_lent else None)
         return Reply(body={"put_id": reservation.put_id, "window": ticket})
-
-    def _mapped(self, reservation: Reservation) -> np.ndarray:
-        """The columns that a process of this host can write in place. bool[columns]"""
-        return self._backend.are_within_reach(reservation.addresses)
-
-    def _set_aside(self, reservation: Reservation, *, is_lent: bool) -> Reply:
-        """The answer to a put that holds space, and says where to a process that writes there."""
-        if not is_lent:
-            return Reply(body={"put_id": reservation.put_id})
-        arrays, mapped = ArrayWriter(), self._mapped(reservation)
-        addresses = arrays.add(np.where(mapped, reservation.addresses, BY_WRITE))
-        answer = {"put_id": reservation.put_id, "addresses": addresses}
-        return Reply(body=answer, frames=arrays.frames)
 
     def _write_down(
         self, put: WaitingPut, reservation: Reservation, *, is_lent: bool, is_filled: bool = True
@@ -357,7 +347,7 @@ class Puts:
         self._lent.note(put.request.key, reservation.put_id)
         final_s = put.deadline_s + COMMIT_GRACE_S
         self._deadlines.add(reservation.put_id, final_s, put.request)
-        return self._set_aside(reservation, is_lent=False)
+        return _set_aside(reservation, None)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -393,6 +383,17 @@ class Puts:
         self._windows.close_put(put_id)
         self._chunked.forget(put_id)
         self._deadlines.drop(put_id)
+
+
+def _set_aside(reservation: Reservation, mapped: np.ndarray | None) -> Reply:
+    """The answer to a put that holds space. ``mapped``: bool[columns], which of them the process
+    that puts is to write where the answer says; ``None``: none."""
+    if mapped is None:
+        return Reply(body={"put_id": reservation.put_id})
+    arrays = ArrayWriter()
+    addresses = arrays.add(np.where(mapped, reservation.addresses, BY_WRITE))
+    answer = {"put_id": reservation.put_id, "addresses": addresses}
+    return Reply(body=answer, frames=arrays.frames)
 
 
 def _payload_of(request: Request, plan: PutPlan) -> np.ndarray:

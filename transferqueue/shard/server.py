@@ -27,6 +27,7 @@ from transferqueue.shard.opening import open_shard
 from transferqueue.shard.peers import MappingPeers
 from transferqueue.shard.put_room import PutRoom
 from transferqueue.shard.puts import Budget, Puts
+from transferqueue.shard.reach import Memories
 from transferqueue.shard.snapshot import snapshot
 from transferqueue.shard.spill import Spill
 from transferqueue.shard.status import ShardStatus
@@ -142,9 +143,8 @@ class ShardServer(Served):
                 on_news=self._uplink.beat_soon,
             )
         self._copies: Copies = OneCopy() if self._second is None else self._second.copies
-        access = self._backend.client_access() or self._backend.device_access()
-        self._loans = DeviceLoans(self._backend.slots)
-        arena = None if access is None else str(access["token"])
+        self._loans = DeviceLoans(self._backend)
+        memories = Memories.of(slot, self._backend)
         self._moved = MovedBytes()
         self._puts = Puts(
             server=self._server,
@@ -154,7 +154,7 @@ class ShardServer(Served):
             peers=self._peers,
             budget=self._budget,
             journal=self._journal,
-            arena=arena,
+            memories=memories,
             on_commit=self._uplink.add,
             send=self._uplink.stream.send,
             hold=self._hold,
@@ -171,7 +171,7 @@ class ShardServer(Served):
             backend=self._backend,
             peers=self._peers,
             journal=self._journal,
-            arena=arena,
+            memories=memories,
             loans=self._loans,
             windows=self._windows,
             on_free=self._puts.admit,

@@ -206,6 +206,7 @@ def a_tensor_of_torch_is_copied_to_and_frees_itself(maker: DeviceMaker) -> None:
         write(stream, block, 500, data)
         for _ in range(20):  # more than a small device has room for at once
             tensor, where = device.new_tensor(min(100_000, BLOCK_BYTES))
+            stream.wait_for(device.after_torch())
             stream.copy_across(where, 0, block, 500, 100_000)
             stream.synchronize()
         expect(tensor.cpu().numpy().tobytes() == data.tobytes(), "the tensor has other bytes")

@@ -29,7 +29,7 @@ import math
 import struct
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgpack
 import numpy as np
@@ -45,6 +45,10 @@ from transferqueue.wire.values import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import torch
+
     from transferqueue.wire.format import Buffer
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -112,18 +116,36 @@ def is_array_like(value: object) -> bool:
     return (type(value) is np.ndarray and is_array_dtype(value.dtype)) or is_tensor(value)
 
 
+class Elsewhere(Protocol):
+    """Tensors that are not in memory of the host. Their bytes are not waited for: cells are written
+    with zeros in their place (`CellWriter.left`), to be filled later."""
+
+    def has_any(self, tensors: Iterable[torch.Tensor]) -> bool: ...
+
+    def block(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The elements in C order where they are, uint8 ``[bytes]``; ``None`` for a tensor of the
+        host. Raises `CannotCarry`."""
+        ...
+
+
 class CellWriter:
     """Turns rows into cells, as pieces to be joined."""
 
-    def __init__(self, policy: ObjectPolicy) -> None:
-        self._leaves = _LeavesWritten(policy)
+    def __init__(self, policy: ObjectPolicy, elsewhere: Elsewhere | None = None) -> None:
+        self.elsewhere = elsewhere
+        self._leaves = _LeavesWritten(policy, elsewhere)
         self._packer = ValuePacker(self._leaves.encoded)
+
+    @property
+    def left(self) -> Mapping[int, tuple[Buffer, torch.Tensor]]:
+        """Pieces of zeros by their ``id``, and the bytes that belong there."""
+        return self._leaves.left
 
     def write(self, value: object) -> list[Buffer]:
         """The pieces of one cell. Raises `CannotCarry`."""
-        if is_array_like(value):
-            return _array_pieces(value)
         leaves = self._leaves
+        if is_array_like(value):
+            return leaves.array_pieces(value)
         leaves.pieces, leaves.num_arrays = [], 0
         tree = self._packer.pack(value)
         if not leaves.num_arrays:
@@ -136,17 +158,32 @@ class _LeavesWritten:
     """The arrays of one cell. An object of its own: what the packer calls must not refer to whoever
     has the packer, or both live until the next collection of cycles, and what they hold too."""
 
-    def __init__(self, policy: ObjectPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: ObjectPolicy, elsewhere: Elsewhere | None) -> None:
+        self._policy, self._elsewhere = policy, elsewhere
         self.pieces: list[Buffer] = []
         self.num_arrays = 0
+        self.left: dict[int, tuple[Buffer, torch.Tensor]] = {}
 
     def encoded(self, value: object) -> msgpack.ExtType:
         if is_array_like(value):
-            self.pieces += _array_pieces(value)
+            self.pieces += self.array_pieces(value)
             self.num_arrays += 1
             return msgpack.ExtType(_ARRAY_CODE, _INDEX.pack(self.num_arrays - 1))
         return other_leaf(value, self._policy)
+
+    def array_pieces(self, value: Any) -> list[Buffer]:
+        """A whole array cell."""
+        block = None
+        if self._elsewhere is not None and not isinstance(value, np.ndarray):
+            block = self._elsewhere.block(value)
+        if block is None:
+            return _array_pieces(value)
+        from transferqueue.wire.tensors import dtype_name
+
+        zeros = np.zeros(block.nbytes, np.uint8).data
+        self.left[id(zeros)] = zeros, block
+        header = array_header(TORCH, dtype_name(value), tuple(value.shape))
+        return [header, zeros, bytes(padding(zeros.nbytes))]
 
 
 def other_leaf(value: object, policy: ObjectPolicy) -> msgpack.ExtType:

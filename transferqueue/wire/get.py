@@ -85,8 +85,11 @@ class GetAnswer:
     follow one another are one range, so that the rows of a put are one a column."""
     lease_id: int | None
     """Holds what is mapped or comes in chunks; ``None`` when there is nothing of the kind."""
+    loan_id: int | None = None
+    """Holds what is lent of device memory, whose columns are among those that are mapped: a lease
+    is of one kind of memory."""
     refs: Sequence[SlotRef] = ()
-    """Of device memory that is lent: the slots that the ranges lie in."""
+    """The slots that these lie in."""
 
     def write(self, arrays: ArrayWriter) -> dict[str, Any]:
         """As plain values; arrays and payload go beside the body."""
@@ -98,8 +101,11 @@ class GetAnswer:
             "payload": payload,
             "ranges": ranges,
             "lease_id": self.lease_id,
-            **({"refs": [ref.to_plain() for ref in self.refs]} if self.refs else {}),
+            **({} if self.loan_id is None else self._loan()),
         }
+
+    def _loan(self) -> dict[str, Any]:
+        return {"loan_id": self.loan_id, "refs": [ref.to_plain() for ref in self.refs]}
 
     @classmethod
     def read(cls, body: Mapping[str, Any], arrays: ArrayReader) -> GetAnswer:
@@ -116,6 +122,7 @@ class GetAnswer:
             payload=_NO_BYTES if frame is None else arrays.get_bytes(frame),
             ranges=ranges,
             lease_id=body["lease_id"],
+            loan_id=body.get("loan_id"),
             refs=[SlotRef.from_plain(ref) for ref in body.get("refs", ())],
         )
 

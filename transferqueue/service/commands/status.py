@@ -108,6 +108,8 @@ def _ways(links: Sequence[Mapping[str, Any]]) -> list[str]:
         how = f"by {link['way']}"
         if link["device"]:
             how += f", tensors to {link['device']} by {link['rung']}"
+        if link["beside"]:
+            how += f", those on its device by {link['beside']}"
         if link["why_not_better"]:
             how += f" (not better: {link['why_not_better']})"
         alike.setdefault(how, []).append(str(link["slot"]))

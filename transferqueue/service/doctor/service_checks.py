@@ -72,6 +72,8 @@ def _links(facts: ServiceFacts) -> list[Check]:
         name, found = f"way to shard {link['slot']}", f"{link['way']}"
         if link.get("device"):
             found += f", tensors to {link['device']} by {link['rung']}"
+        if link.get("beside"):
+            found += f", those on its device by {link['beside']}"
         if link["why_not_better"]:
             found += f", not better: {link['why_not_better']}"
         if link["same_host"] and link["way"] == "tcp":

@@ -18,6 +18,7 @@ from transferqueue.wire.tensors import nowhere
 from transferqueue.wire.values import CannotCarry, type_name
 
 if TYPE_CHECKING:
+    from transferqueue.wire.cells import Elsewhere
     from transferqueue.wire.columns.encoded import EncodedColumn
     from transferqueue.wire.tensors import Stays
 
@@ -29,6 +30,7 @@ def encode_column(
     *,
     objects: ObjectPolicy = ObjectPolicy.PLAIN,
     stays: Stays = nowhere,
+    elsewhere: Elsewhere | None = None,
 ) -> EncodedColumn:
     """One field of a put, from a value with one entry a row.
 
@@ -41,23 +43,27 @@ def encode_column(
     ==========================================  =====================================
 
     Contiguous memory is not copied; a view is copied alone, not what it is a view of. Gradients
-    are left behind. A tensor of a device is left there if it ``stays``, else copied to the CPU, as
-    are those in object columns. Raises `UnsupportedTensor` or
-    `UnsupportedObject` with the way out, or `RowCountMismatch` when ``num_rows`` are expected.
+    are left behind. A tensor of a device is left there if it ``stays``, else copied to the CPU; of
+    those in object columns ``elsewhere`` tells which are fetched later. Raises `UnsupportedTensor`
+    or `UnsupportedObject` with the way out, or `RowCountMismatch` when ``num_rows`` are expected.
     """
-    column = _encode(field, _unwrapped(value), objects, stays)
+    value = _unwrapped(value)
+    if isinstance(value, torch.Tensor):
+        column = _encode_tensor(field, value, stays)
+    else:
+        column = _encode(field, value, objects, elsewhere)
     if num_rows is not None and column.num_rows != num_rows:
         raise RowCountMismatch(f"field {field!r}", num_rows, column.num_rows)
     return column
 
 
-def _encode(field: str, value: object, objects: ObjectPolicy, stays: Stays) -> EncodedColumn:
-    if isinstance(value, torch.Tensor):
-        return _encode_tensor(field, value, stays)
+def _encode(
+    field: str, value: object, objects: ObjectPolicy, elsewhere: Elsewhere | None
+) -> EncodedColumn:
     if isinstance(value, np.ndarray):
-        return _encode_array(field, value, objects)
+        return _encode_array(field, value, objects, elsewhere)
     if isinstance(value, list | tuple):
-        return encode_objects(field, value, (), objects)
+        return encode_objects(field, value, (), objects, elsewhere)
     hint = "give a tensor, a numpy array, or a list with one object a row"
     if hasattr(value, "flatten_keys"):
         hint = "flatten a nested TensorDict first: .flatten_keys()"
@@ -74,12 +80,17 @@ def _encode_tensor(field: str, tensor: torch.Tensor, stays: Stays) -> EncodedCol
         raise UnsupportedTensor(field, f"a {error.type_name}", error.hint) from error
 
 
-def _encode_array(field: str, array: np.ndarray[Any, Any], objects: ObjectPolicy) -> EncodedColumn:
+def _encode_array(
+    field: str,
+    array: np.ndarray[Any, Any],
+    objects: ObjectPolicy,
+    elsewhere: Elsewhere | None,
+) -> EncodedColumn:
     if array.ndim == 0:
         raise UnsupportedTensor(field, "an array without rows", "its first dimension is the rows")
     if array.dtype == object:
         rows = array if array.ndim == 1 else array.reshape(len(array), math.prod(array.shape[1:]))
-        return encode_objects(field, rows.tolist(), array.shape[1:], objects)
+        return encode_objects(field, rows.tolist(), array.shape[1:], objects, elsewhere)
     if not is_array_dtype(array.dtype):
         raise UnsupportedTensor(
             field, f"an array of dtype {array.dtype}", "put one plain array a field"

@@ -6,10 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import torch
 
     from transferqueue.fields import FieldSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hole:
+    """Bytes inside objects that are on a device yet."""
+
+    offset: int
+    """Where they belong in the payload, which has zeros there and is writable."""
+    block: torch.Tensor  # uint8[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +37,8 @@ class EncodedColumn:
     lengths: np.ndarray[Any, np.dtype[np.int64]] | None  # [rows] in units; None: one unit each
     payload: np.ndarray[Any, np.dtype[np.uint8]] | torch.Tensor
     """uint8[bytes of the rows, in order]; a tensor where they stay on their device."""
+    holes: Sequence[Hole] = ()
+    """Of an object column."""
 
     @property
     def unit_bytes(self) -> int:

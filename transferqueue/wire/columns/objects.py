@@ -21,9 +21,10 @@ from transferqueue.wire.cells import (
     CellWriter,
     ObjectPolicy,
     is_array_like,
+    is_tensor,
     other_leaf,
 )
-from transferqueue.wire.columns.encoded import EncodedColumn
+from transferqueue.wire.columns.encoded import EncodedColumn, Hole
 from transferqueue.wire.columns.text import pack_text, read_text
 from transferqueue.wire.columns.uniform import pack_uniform, read_uniform
 from transferqueue.wire.dtypes import OBJECT
@@ -32,6 +33,7 @@ from transferqueue.wire.values import CannotCarry, ValuePacker, object_array
 if TYPE_CHECKING:
     import msgpack
 
+    from transferqueue.wire.cells import Elsewhere
     from transferqueue.wire.format import Buffer
 
 Lengths = np.ndarray[Any, np.dtype[np.int64]]
@@ -43,37 +45,64 @@ MAX_ONE_PASS_BYTES: Final = 1 << 30
 
 
 def encode_objects(
-    field: str, values: Sequence[object], shape: tuple[int, ...], policy: ObjectPolicy
+    field: str,
+    values: Sequence[object],
+    shape: tuple[int, ...],
+    policy: ObjectPolicy,
+    elsewhere: Elsewhere | None = None,
 ) -> EncodedColumn:
     """Rows of objects; of ``shape`` each when an object array had more than one dimension.
+    ``elsewhere``: knows the tensors among them whose bytes are fetched later.
 
     Raises `UnsupportedObject` with the field, row and type.
     """
     spec = FieldSpec(dtype=OBJECT, shape=shape, kind=FieldKind.OBJECT)
-    payload, lengths = _cells(field, list(values), policy)
-    return EncodedColumn(spec=spec, num_rows=len(values), lengths=lengths, payload=payload)
+    writer = CellWriter(policy, elsewhere)
+    payload, lengths, holes = _cells(field, list(values), policy, writer)
+    return EncodedColumn(
+        spec=spec, num_rows=len(values), lengths=lengths, payload=payload, holes=holes
+    )
 
 
-def _cells(field: str, values: list[Any], policy: ObjectPolicy) -> tuple[Bytes, Lengths]:
-    """All cells end to end, and the bytes of each."""
+def _cells(
+    field: str, values: list[Any], policy: ObjectPolicy, writer: CellWriter
+) -> tuple[Bytes, Lengths, list[Hole]]:
+    """All cells end to end, the bytes of each, and what is still to be filled in."""
     if set(map(type, values)) == {str}:
-        return pack_text(values)
-    pieces, lengths = _pieces(field, values, policy)
-    return np.frombuffer(b"".join(pieces), dtype=np.uint8), lengths
+        return (*pack_text(values), [])
+    pieces, lengths = _pieces(field, values, policy, writer)
+    if not writer.left:
+        return np.frombuffer(b"".join(pieces), dtype=np.uint8), lengths, []
+    payload = np.frombuffer(bytearray().join(pieces), dtype=np.uint8)
+    return payload, lengths, _holes(pieces, writer)
 
 
-def _pieces(field: str, values: list[object], policy: ObjectPolicy) -> Pieces:
+def _holes(pieces: Sequence[Buffer], writer: CellWriter) -> list[Hole]:
+    found, at = [], 0
+    for piece in pieces:
+        left = writer.left.get(id(piece))
+        if left is not None:
+            found.append(Hole(offset=at, block=left[1]))
+        at += len(piece)
+    return found
+
+
+def _pieces(field: str, values: list[Any], policy: ObjectPolicy, writer: CellWriter) -> Pieces:
     """The pieces of all cells in order, and the bytes of each cell."""
     types = set(map(type, values))
-    if len(types) == 1 and is_array_like(values[0]):
+    if len(types) == 1 and is_array_like(values[0]) and not _has_any(writer.elsewhere, values):
         uniform = pack_uniform(values)
         if uniform is not None:
             return uniform
     try:
         cells = ValuePacker(lambda value: _plain_leaf(value, policy)).pack_many(values)
     except (_HasArrays, CannotCarry):
-        return _row_by_row(field, values, policy)
+        return _row_by_row(field, values, writer)
     return cells, _sizes(cells)
+
+
+def _has_any(elsewhere: Elsewhere | None, values: list[Any]) -> bool:
+    return elsewhere is not None and is_tensor(values[0]) and elsewhere.has_any(values)
 
 
 class _HasArrays(Exception):
@@ -86,8 +115,7 @@ def _plain_leaf(value: object, policy: ObjectPolicy) -> msgpack.ExtType:
     return other_leaf(value, policy)
 
 
-def _row_by_row(field: str, values: list[object], policy: ObjectPolicy) -> Pieces:
-    writer = CellWriter(policy)
+def _row_by_row(field: str, values: list[object], writer: CellWriter) -> Pieces:
     pieces: list[Buffer] = []
     lengths = np.empty(len(values), dtype=np.int64)
     for row, value in enumerate(values):
