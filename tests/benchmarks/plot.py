@@ -38,8 +38,8 @@ STYLES = {
 
 
 def save_plot(report: Report, path: Path) -> None:
-    """Every row of seconds: one line, one mark a system, left is better."""
-    rows = [row for row in report.rows if row.unit is Unit.SECONDS and row.number("ours")]
+    """Rows of seconds with somebody beside us: one line, one mark a system, left is better."""
+    rows = [row for row in report.rows if _is_compared(row)]
     figure, axes = plt.subplots(figsize=(11, 1.6 + 0.42 * len(rows)), layout="constrained")
     for height, row in enumerate(reversed(rows)):
         _draw(axes, row, height)
@@ -61,6 +61,15 @@ def save_plot(report: Report, path: Path) -> None:
     _legend(figure, axes, rows)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def _is_compared(row: Row) -> bool:
+    others = [label for label in STYLES if not label.startswith("ours")]
+    return (
+        row.unit is Unit.SECONDS
+        and bool(row.number("ours"))
+        and any(row.number(label) for label in others)
+    )
 
 
 def _draw(axes: plt.Axes, row: Row, height: int) -> None:
