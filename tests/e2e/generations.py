@@ -107,11 +107,21 @@ class Churn:
         self._look()
 
 
+ENOUGH = 8
+"""Rows put, got and cleared, below which nothing is shown."""
+
+LONG_S = 60.0
+"""For which a busy machine may take for that."""
+
+
 def churn(client: tq.Client, *, seed: int, seconds: float) -> dict[str, int]:
-    """Go on for so long; what was done, and how many rows were mixed."""
+    """Go on for so long, and until enough was done; what that was, and how many rows were mixed."""
     num_mixed(rows(np.arange(2)))  # torch loads much of itself for its first nested tensor
-    end_s = time.monotonic() + seconds
+    begun_s = time.monotonic()
     with contextlib.closing(Churn(client, seed)) as churning:
-        while time.monotonic() < end_s:
+        while (taken_s := time.monotonic() - begun_s) < LONG_S and (
+            taken_s < seconds
+            or min(churning.counts[what] for what in ("put", "got", "cleared")) < ENOUGH
+        ):
             churning.step()
     return churning.counts
