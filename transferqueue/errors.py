@@ -214,6 +214,21 @@ class CannotListen(ConfigError):
         )
 
 
+class MemoryOutOfReach(ConfigError):
+    """``transport="shm"`` is asked for where a shard's memory cannot be mapped."""
+
+    def __init__(self, slot: int, why: str) -> None:
+        super().__init__(slot, why)
+
+    def __str__(self) -> str:
+        slot, why = self.args
+        return (
+            f"transport='shm', but this process cannot map the memory of shard {slot} ({why}): it "
+            f"must run on the shard's host, as its user, and see the same arena folder and process "
+            f"ids"
+        )
+
+
 class DeviceMissing(ConfigError):
     """No such device in this process."""
 

@@ -202,13 +202,21 @@ class Trouble:
     def lose_a_shard(self) -> None:
         """Its memory and its journal go with it, while the other one has everything."""
         assert self._copies is not None
-        wait_until(lambda: is_complete(self._copies), timeout_s=60)
+        self._wait_for_second_copies(self._copies)
         name = self._shard()
         self._service.send(signal.SIGSTOP, name)
         for path in arena_files(self._copies, int(name[-1])):
             path.unlink()
         self._service.send(signal.SIGKILL, name)
         self._only_copy = f"shard-{1 - int(name[-1])}"
+
+    def _wait_for_second_copies(self, client: tq.Client) -> None:
+        try:
+            wait_until(lambda: is_complete(client), timeout_s=60)
+        except AssertionError as late:
+            late.add_note(json.dumps(client.status()["shards"], default=str))
+            late.add_note(f"done until now: {list(self.done.items())}")
+            raise
 
     def stop_a_worker(self) -> None:
         process = self._dice.choice(self._workers.processes)

@@ -174,6 +174,21 @@ def test_gets_go_to_the_guard_while_a_shard_is_away_and_puts_wait_for_it(
     assert client.get(handle, fields=["z"])["z"].tolist() == [0.0] * 4
 
 
+def test_who_must_map_a_shard_that_has_lost_its_memory_connects_when_it_is_back(
+    service: tq.Service, client: tq.Client
+) -> None:
+    wait_for_both(client)
+    handle = client.put({"x": torch.zeros(4, 50_000)})
+    client.status()
+    pid = service.pids["shard-0"]
+    os.kill(pid, signal.SIGSTOP)
+    remove_files(client, 0)
+    os.kill(pid, signal.SIGKILL)
+    with tq.connect(service.address, transport="shm", timeout_s=20) as newcomer:
+        assert newcomer.get(handle)["x"].shape == (4, 50_000)
+        assert newcomer._ops.session.arenas.keys() == {0, 1}
+
+
 def test_copies_stay_as_they_are_when_the_coordinator_is_restarted(
     service: tq.Service, client: tq.Client
 ) -> None:

@@ -20,22 +20,28 @@ from transferqueue.errors import (
     ConfigError,
     InvalidInput,
     Malformed,
+    MemoryOutOfReach,
     NoService,
     RowsLost,
+    ServiceUnreachable,
     TransferQueueError,
     WrongService,
 )
 from transferqueue.handle import BatchHandle
 from transferqueue.homes import Homes
 from transferqueue.net.calls import Call, Channel, raise_first
+from transferqueue.net.listening import is_listening
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 _IPC = "ipc://"
 INPROC = "inproc://"
+
+SETTLE_S = 1.0
+"""A shard that listens has told the coordinator which memory it has after so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +127,7 @@ class Session:
     def hear(self, hello: Mapping[str, Any]) -> None:
         """How to reach the shards, as the coordinator says it now."""
         before = self._shards
-        self._shards = {
-            int(shard["slot"]): _shard_address(shard, self._transport, self._window)
-            for shard in hello["shards"]
-        }
+        self._shards = self._addresses(hello["shards"])
         for slot, shard in before.items():
             if slot not in self._shards or self._shards[slot].endpoint != shard.endpoint:
                 self.silent.answered(slot)
@@ -140,6 +143,19 @@ class Session:
         """Those that take new rows."""
         self.shards_epoch = str(hello.get(ops.SHARDS_EPOCH, ""))
         """Of which list of shards all this is; another one with any answer tells of a change."""
+
+    def _addresses(self, shards: Iterable[Mapping[str, Any]]) -> dict[int, ShardAddress]:
+        """`MemoryOutOfReach` where memory must be mapped and is not that of a shard whose memory
+        was: that one's process has ended, and the next one has another memory."""
+        addresses = {
+            int(shard["slot"]): _shard_address(shard, self._transport, self._window)
+            for shard in shards
+        }
+        if self._transport is Transport.SHM:
+            for slot, address in addresses.items():
+                if address.arena is None and slot not in self._shards:
+                    raise MemoryOutOfReach(slot, address.why_not_mapped)
+        return addresses
 
     def heard_of_draining(self, slot: int) -> bool:
         """The shard takes no new rows, whatever was heard before. Whether another one does."""
@@ -221,12 +237,6 @@ def _shard_address(
     device = None if plain is None else DeviceAccess.from_plain(plain)
     is_beside = device is not None and device.number != 0
     arena = None if why_not else ArenaAddress.from_plain(dict(shard["arena"]))
-    if arena is None and transport is Transport.SHM:
-        raise ConfigError(
-            f"transport='shm', but this process cannot map the memory of shard {shard['slot']} "
-            f"({why_not}): it must run on the shard's host, as its user, and see the same arena "
-            f"folder and process ids"
-        )
     return ShardAddress(
         slot=int(shard["slot"]),
         endpoint=choose_endpoint(
@@ -254,11 +264,43 @@ async def open_session(
     timeout_s: float,
     window: str | None = None,
 ) -> Session:
-    """Greet the coordinator at ``address``. ServiceUnreachable when nobody answers in time."""
-    call = Call(endpoint=address, op=ops.HELLO)
+    """Greet the coordinator at ``address``. ServiceUnreachable when nobody answers in time.
+
+    A shard that has just lost its memory may still stand there with it: where memory must be
+    mapped the coordinator's next word is waited for.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    hello = await _greet(channel, address, {}, timeout_s)
+    while True:
+        try:
+            return _session(address, hello, transport, window)
+        except MemoryOutOfReach as error:
+            shard = next(one for one in hello["shards"] if one["slot"] == error.args[0])
+            if shard.get("boot_id") != boot_id():
+                raise
+            wait_s = deadline_s - time.monotonic()
+            if any(map(is_listening, shard["endpoints"])):
+                wait_s = min(wait_s, SETTLE_S)
+            unless = {"unless": hello.get(ops.SHARDS_EPOCH, "")}
+            try:
+                hello = await _greet(channel, address, unless, max(wait_s, 0.0))
+            except ServiceUnreachable:
+                raise error from None
+
+
+async def _greet(
+    channel: Channel, address: str, body: Mapping[str, Any], timeout_s: float
+) -> Mapping[str, Any]:
+    call = Call(endpoint=address, op=ops.HELLO, body=body)
     (message,) = raise_first(await channel.exchange([call], timeout_s=timeout_s))
+    return message.body
+
+
+def _session(
+    address: str, hello: Mapping[str, Any], transport: Transport, window: str | None
+) -> Session:
     try:
-        return Session(coordinator=address, hello=message.body, transport=transport, window=window)
+        return Session(coordinator=address, hello=hello, transport=transport, window=window)
     except TransferQueueError:
         raise
     except (KeyError, TypeError, ValueError) as error:
