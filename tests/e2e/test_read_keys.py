@@ -63,9 +63,9 @@ def test_a_reader_gets_tickets_that_only_read(
     refused = []
 
     def write_instead(self: ClientWindows, shard: Any, move: Move, *rest: Any) -> bool:
-        end = self._end(shard, move.transport)
+        end = self._end(move)
         with pytest.raises(errors.TransportFailed, match="window is closed"):
-            end.write(move.ticket, 0, memoryview(bytes(64)), timeout_s=5.0)
+            end.write(move.window.ticket, 0, memoryview(bytes(64)), timeout_s=5.0)
         refused.append(move.slot)
         return carry_out(self, shard, move, *rest)
 

@@ -22,6 +22,7 @@ from transferqueue.client.local_memory import LocalMemory
 from transferqueue.client.part_puts import StreamedPut
 from transferqueue.shard.server import ShardServer
 from transferqueue.shard.settings import ShardSettings
+from transferqueue.transports.socket_client import SocketClientEnd
 from transferqueue.transports.socket_request import ID_BYTES
 from transferqueue.transports.socket_shard import SocketShardEnd
 
@@ -173,9 +174,35 @@ def test_a_shard_that_was_started_again_and_listens_elsewhere_is_found_there(
         assert torch.equal(reader.get(handle)["x"], LARGE)
         writer.put({"x": LARGE})
         for client in (reader, writer):
-            assert client._ops.data._session.directory[0]["transports"] != before
             windows, session = client._ops.data._caller.windows, client._ops.data._session
+            assert windows._ends[0, "sockets"][0] != before["sockets"]
             assert windows.transport_to(session.shard(0)) == "sockets"
+
+
+@pytest.mark.parametrize("operation", ["read", "write"])
+def test_a_shard_that_ends_each_time_it_has_opened_a_window_is_tried_again(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_kill = 2
+    act = getattr(SocketClientEnd, operation)
+
+    def of_a_shard_that_ends(*arguments: Any, **more: Any) -> None:
+        nonlocal to_kill
+        if to_kill:
+            to_kill -= 1
+            os.kill(service.pids["shard-0"], signal.SIGKILL)
+        act(*arguments, **more)
+
+    with (
+        tq.serve(budget_bytes=64 << 20, host="127.0.0.1") as service,
+        tq.connect(service.address, transport="sockets", timeout_s=20) as client,
+    ):
+        handle = client.put({"x": LARGE})
+        monkeypatch.setattr(SocketClientEnd, operation, of_a_shard_that_ends)
+        if operation == "write":
+            handle = client.put({"x": LARGE})
+        assert torch.equal(client.get(handle)["x"], LARGE)
+        assert service.num_restarts == 2
 
 
 PROGRAM = """

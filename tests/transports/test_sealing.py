@@ -39,6 +39,7 @@ from transferqueue.transports.socket_request import (
 )
 from transferqueue.transports.socket_shard import _Open
 from transferqueue.transports.window import Window
+from transferqueue.wire.window import OpenWindow
 
 KEY = bytes(range(KEY_BYTES))
 
@@ -183,9 +184,8 @@ def test_without_the_secret_nothing_is_proven_and_no_proof_is_like_another() -> 
 def test_what_is_printed_in_a_log_or_a_traceback_opens_no_window() -> None:
     ticket = Ticket.new()
     window = Window([], writable=False)
-    move = Move(
-        slot=0, transport="sockets", ticket=bytes(ticket), is_write=False, num_bytes=0, pieces=[]
-    )
+    shown = OpenWindow(ticket=bytes(ticket), process="p", facts={})
+    move = Move(slot=0, transport="sockets", window=shown, is_write=False, num_bytes=0, pieces=[])
     for value in (ticket, _Open(window=window, secret=ticket.secret), move):
         assert repr(ticket.secret)[2:-1] not in repr(value)
 

@@ -20,6 +20,7 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.chunks import WINDOW_CHUNKS, ChunkGrid, deal
 from transferqueue.wire.get import GetAnswer
+from transferqueue.wire.window import OpenWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +70,7 @@ class PartGet:
         self._lease: Lease | None = None
         self._stream_id: int | None = None
         self._transport: str | None = None
-        self._ticket: bytes | None = None
+        self._window: OpenWindow | None = None
         self._files: Mapping[str, Any] | None = None
         self._read: frozenset[str] = frozenset()
         self._inflow: Inflow | None = None
@@ -148,9 +149,10 @@ class PartGet:
             self._lease = self._memory.lease(self._part.slot, self._endpoint, int(lease_id))
         elif lease_id is not None:
             self._stream_id = int(lease_id)
-            self._ticket = answer.body.get("window")
+            if (window := answer.body.get("window")) is not None:
+                self._window = OpenWindow.from_plain(window)
             self._files = answer.body.get("files")
-            self._caller.windows.refuse_unless_opened(self._transport, self._ticket)
+            self._caller.windows.refuse_unless_opened(self._transport, self._window)
 
     def _is_lent(self, column: GotColumn) -> bool:
         """Whether it lies in device memory that was lent."""
@@ -234,14 +236,14 @@ class PartGet:
 
     def move(self) -> Move | None:
         """The read that fills the targets, if the shard has opened a window to what they get."""
-        if self._ticket is None or self._transport is None:
+        if self._window is None or self._transport is None:
             return None
         targets = [self.targets[field] for field in self._coming]
         ends = list(accumulate(target.nbytes for target in targets))
         return Move(
             slot=self._part.slot,
             transport=self._transport,
-            ticket=bytes(self._ticket),
+            window=self._window,
             is_write=False,
             num_bytes=ends[-1],
             pieces=(

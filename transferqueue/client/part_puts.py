@@ -19,6 +19,7 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.chunks import CHUNK_BYTES, MAX_FRAMES, WINDOW_CHUNKS, ChunkGrid
 from transferqueue.wire.put import BY_WRITE, ColumnPlan, PutPlan
+from transferqueue.wire.window import OpenWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -226,13 +227,13 @@ class StreamedPut(PartPut):
 
     def move(self, answer: Message) -> Move | None:
         """The same bytes to the window that the shard has opened, if it has."""
-        ticket = answer.body.get("window")
-        if ticket is None or self.transport is None:
+        window = answer.body.get("window")
+        if window is None or self.transport is None:
             return None
         return Move(
             slot=self.rows.slot,
             transport=self.transport,
-            ticket=bytes(ticket),
+            window=OpenWindow.from_plain(window),
             is_write=True,
             num_bytes=self.rows.num_bytes,
             pieces=self._pieces(),

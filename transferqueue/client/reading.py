@@ -16,6 +16,7 @@ from transferqueue.client.landings import HostTarget, Landings, Target
 from transferqueue.client.part_gets import PartGet
 from transferqueue.client.placement import split_by_home
 from transferqueue.client.silent_shards import Turn
+from transferqueue.client.windows import WindowTries
 from transferqueue.errors import (
     ArenaReplaced,
     HandleRefused,
@@ -94,7 +95,7 @@ class Get:
         self._rows = split_by_home(self._uids, caller.session.homes)
         self._at_guard: set[int] = set()
         """Slots whose rows are got from their second copy."""
-        self._has_looked_for_window = False
+        self._window_tries = WindowTries()
         self._landings: Landings | None = None
         self._probed: set[int] = set()
         """Slots that were silent, and are tried again."""
@@ -130,10 +131,8 @@ class Get:
         if not has_time or (isinstance(error, OwnerLost) and not self._comes_back(error)):
             return False
         if isinstance(error, TransportFailed):
-            if self._has_looked_for_window:
-                return False
-            self._has_looked_for_window = True
-        elif isinstance(error, ArenaReplaced | OwnerLost):
+            return self._window_tries.failed()
+        if isinstance(error, ArenaReplaced | OwnerLost):
             await self._caller.look_again(timeout_s=self._deadline.left_s())
         return True
 
@@ -298,6 +297,7 @@ class Get:
             if is_read:
                 part.were_read()
         moves = [(part, move) for part in streamed if (move := part.move()) is not None]
+        self._window_tries.note(move for _, move in moves)
         through = await self._caller.through_windows(
             [move for _, move in moves], timeout_s=self._deadline.last_step_s()
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.closing import Closing
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from transferqueue.client.counted_copies import Moved
     from transferqueue.client.session import ShardAddress
     from transferqueue.transports.base import ClientEnd
+    from transferqueue.wire.window import OpenWindow
 
 AGAIN_S = 30.0
 """A transport that failed is left alone for so long, and bytes go in chunks meanwhile."""
@@ -28,11 +29,30 @@ class Move:
 
     slot: int
     transport: str
-    ticket: bytes = field(repr=False)
+    window: OpenWindow
     is_write: bool
     num_bytes: int
     pieces: Iterable[tuple[int, memoryview]]
     """Offsets in the window, and the memory that is read from or filled. May be a generator."""
+
+
+class WindowTries:
+    """Whose windows the bytes of one operation were to go through. A shard that has been started
+    again is another process, and worth another attempt."""
+
+    def __init__(self) -> None:
+        self._asked: set[str] = set()
+        self._failed: set[str] = set()
+
+    def note(self, moves: Iterable[Move]) -> None:
+        """These are about to be carried out."""
+        self._asked = {move.window.process for move in moves}
+
+    def failed(self) -> bool:
+        """One of them was not. Whether it may be tried again."""
+        is_new = not self._asked <= self._failed
+        self._failed |= self._asked
+        return is_new
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,10 +120,10 @@ class ClientWindows(Closing):
         """Whether all of it has moved. `TransportFailed` where this transport is required."""
         deadline_s = time.monotonic() + timeout_s
         try:
-            end = self._end(shard, move.transport)
+            end = self._end(move)
             for offset, memory in move.pieces:
                 act = end.write if move.is_write else end.read
-                act(move.ticket, offset, memory, timeout_s=deadline_s - time.monotonic())
+                act(move.window.ticket, offset, memory, timeout_s=deadline_s - time.monotonic())
                 if moved is not None:
                     moved(memory.nbytes)
         except TransportFailed as error:
@@ -118,21 +138,21 @@ class ClientWindows(Closing):
         if self.required is not None:
             raise error
 
-    def refuse_unless_opened(self, transport: str | None, ticket: bytes | None) -> None:
+    def refuse_unless_opened(self, transport: str | None, window: OpenWindow | None) -> None:
         """`TransportFailed` for bytes that a shard could not show by the one that is required."""
-        if ticket is None and transport is not None and transport == self.required:
+        if window is None and transport is not None and transport == self.required:
             raise TransportFailed(
                 transport, "the shard keeps these bytes where no window can be opened to them"
             )
 
-    def _end(self, shard: ShardAddress, name: str) -> ClientEnd:
-        facts = shard.transports[name]
+    def _end(self, move: Move) -> ClientEnd:
+        key, facts = (move.slot, move.transport), move.window.facts
         with self._lock:
-            known = self._ends.get((shard.slot, name))
+            known = self._ends.get(key)
             if known is not None and known[0] == facts:
                 return known[1]
-            end = load_transport(name).open_client_end(facts)
-            self._ends[shard.slot, name] = facts, end
+            end = load_transport(move.transport).open_client_end(facts)
+            self._ends[key] = facts, end
         if known is not None:
             known[1].close()
         return end

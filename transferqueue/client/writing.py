@@ -18,6 +18,7 @@ from transferqueue.client.part_puts import (
     StreamedPut,
 )
 from transferqueue.client.placement import Part, nearest, place_new_rows, split_by_home
+from transferqueue.client.windows import WindowTries
 from transferqueue.errors import (
     ArenaReplaced,
     HandleRefused,
@@ -91,7 +92,7 @@ class Put:
         self._split_bytes = split_bytes
         self._side, self._devices = batch.side, devices
         self._parts: list[PartPut] = []
-        self._has_looked_for_window = False
+        self._window_tries = WindowTries()
 
     def _place(self) -> list[Part]:
         batch, session = self._batch, self._caller.session
@@ -185,11 +186,9 @@ class Put:
         return self._place() if has_others and self._deadline.left_s() else None
 
     def _has_another_way(self, error: TransportFailed) -> bool:
-        """For the next attempt. Where there must be no other there is one attempt more, to where
-        the shard listens now."""
+        """For the next attempt."""
         if self._caller.windows.required is not None:
-            is_first, self._has_looked_for_window = not self._has_looked_for_window, True
-            return is_first
+            return self._window_tries.failed()
         for part in self._parts:
             if part.by_window:
                 self._caller.windows.has_failed(part.rows.slot, error)
@@ -268,10 +267,11 @@ class Put:
         for part, answer in zip(self._parts, answers, strict=True):
             if isinstance(part, StreamedPut):
                 move = part.move(answer)
-                ticket = None if move is None else move.ticket
-                self._caller.windows.refuse_unless_opened(part.transport, ticket)
+                window = None if move is None else move.window
+                self._caller.windows.refuse_unless_opened(part.transport, window)
                 parts += [] if move is None else [part]
                 moves += [] if move is None else [move]
+        self._window_tries.note(moves)
         done = await self._caller.through_windows(moves, timeout_s=self._deadline.last_step_s())
         for part, is_done in zip(parts, done, strict=True):
             part.by_window = is_done

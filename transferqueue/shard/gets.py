@@ -193,15 +193,15 @@ class Gets:
         self, request: Request, lease_id: int, streamed: _Columns, arrays: ArrayWriter
     ) -> dict[str, Any]:
         """Other ways to what would go in chunks; the client may ask for those all the same.
-        ``files``: where columns lie in files that it can read (`in_files`). ``window``: a ticket to
-        all of the bytes, for its transport."""
+        ``files``: where columns lie in files that it can read (`in_files`). ``window``: an
+        `OpenWindow` to all of the bytes, for its transport."""
         found: dict[str, Any] = {}
         if request.body.get("files") and not request.is_reader:
             found = in_files(self._backend, streamed, arrays)
         if not found and request.body.get("window") is not None:
             runs = [column.runs for column in streamed.values()]
-            ticket = self._windows.to_read(request.body["window"], lease_id, runs)
-            found = {} if ticket is None else {"window": ticket}
+            window = self._windows.to_read(request.body["window"], lease_id, runs)
+            found = {} if window is None else {"window": window.to_plain()}
         if found:
             self._deadlines.heard(lease_id, time.monotonic(), more_to_come=False)
         return found

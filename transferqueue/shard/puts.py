@@ -225,8 +225,8 @@ class Puts:
         ``abort`` names it. Without ``payload`` the answer has a ``put_id`` too: the process
         ``writer`` is told where to write each column, or, if that is nil, the bytes come by
         ``write``. So do those of columns whose address is -1; of all, where no addresses come.
-        ``window`` names a transport of the client, and in the answer is a ticket to all columns,
-        where the shard has it too and the bytes have their place already.
+        ``window`` names a transport of the client, and in the answer is an `OpenWindow` to all
+        columns, where the shard has it too and the bytes have their place already.
         """
         body = request.body
         plan = PutPlan.read(body, ArrayReader(request.frames))
@@ -318,9 +318,9 @@ class Puts:
             self._deadlines.add(reservation.put_id, final_s, put.request)
         if len(columns) or not is_lent:
             self._chunked.expect(reservation, columns, put)
-        if is_lent or (ticket := self._windows.to_write(body.get("window"), reservation)) is None:
+        if is_lent or (window := self._windows.to_write(body.get("window"), reservation)) is None:
             return _set_aside(reservation, mapped if is_lent else None)
-        return Reply(body={"put_id": reservation.put_id, "window": ticket})
+        return Reply(body={"put_id": reservation.put_id, "window": window.to_plain()})
 
     def _write_down(
         self, put: WaitingPut, reservation: Reservation, *, is_lent: bool, is_filled: bool = True

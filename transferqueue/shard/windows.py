@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 from typing import TYPE_CHECKING, Any, Self
 
 from transferqueue.closing import Closing
 from transferqueue.errors import TransportFailed
 from transferqueue.transports.base import EndConfig
 from transferqueue.transports.registry import load_transport
+from transferqueue.wire.window import OpenWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +33,7 @@ class Windows(Closing):
     def __init__(self, ends: Mapping[str, ShardEnd], backend: SeveralBackends) -> None:
         self._ends = dict(ends)
         self._backend = backend
+        self._process = secrets.token_hex(8)
         self._tickets: dict[tuple[str, int], tuple[ShardEnd, bytes]] = {}
 
     @classmethod
@@ -68,8 +71,10 @@ class Windows(Closing):
         """What clients are told of each transport."""
         return {name: dict(end.facts) for name, end in self._ends.items()}
 
-    def to_read(self, transport: object, lease_id: int, columns: Iterable[Runs]) -> bytes | None:
-        """A ticket to all these bytes, which a lease holds, one column after the other. ``None``:
+    def to_read(
+        self, transport: object, lease_id: int, columns: Iterable[Runs]
+    ) -> OpenWindow | None:
+        """One to all these bytes, which a lease holds, one column after the other. ``None``:
         they do not lie in memory, or not in few pieces, or the transport is not there."""
         runs = list(columns)
         num_pieces = sum(len(column.starts) for column in runs)
@@ -84,8 +89,8 @@ class Windows(Closing):
         ]
         return self._open(str(transport), ("get", lease_id), pieces, writable=False)
 
-    def to_write(self, transport: object, reservation: Reservation) -> bytes | None:
-        """A ticket to the place of all columns of a put, one after the other."""
+    def to_write(self, transport: object, reservation: Reservation) -> OpenWindow | None:
+        """One to the place of all columns of a put, one after the other."""
         if transport not in self._ends:
             return None
         if not self._backend.lies_in_memory(reservation.addresses):
@@ -100,17 +105,16 @@ class Windows(Closing):
 
     def _open(
         self, name: str, key: tuple[str, int], pieces: Sequence[memoryview], *, writable: bool
-    ) -> bytes | None:
-        if key in self._tickets:
-            return self._tickets[key][1]  # the first answer was lost
+    ) -> OpenWindow | None:
         end = self._ends[name]
-        try:
-            ticket = end.open_window(pieces, writable=writable)
-        except TransportFailed as error:
-            _log.warning("%s Bytes go in chunks.", error)
-            return None
-        self._tickets[key] = end, ticket
-        return ticket
+        if key not in self._tickets:  # else the first answer was lost
+            try:
+                self._tickets[key] = end, end.open_window(pieces, writable=writable)
+            except TransportFailed as error:
+                _log.warning("%s Bytes go in chunks.", error)
+                return None
+        ticket = self._tickets[key][1]
+        return OpenWindow(ticket=ticket, process=self._process, facts=end.facts)
 
     def has_put(self, put_id: int) -> bool:
         """Whether the bytes of a put may come through a window."""
