@@ -631,7 +631,7 @@ class ArenaReplaced(Missing):
         super().__init__(slot)
 
     def __str__(self) -> str:
-        return f"shard {self.args[0]} has another memory than the one mapped here: connect again."
+        return f"shard {self.args[0]} was started again with another memory: do it again."
 
 
 class TransportFailed(TransferQueueError):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import transferqueue as tq
 from tests.chaos.record import FLOW, KEPT, Found, Ledger, broken_promises, read_records
 from tests.chaos.rows import FIELDS, what_is_torn
-from tests.chaos.worker import LEASE_S, TASK
+from tests.chaos.worker import LEASE_S, ROWS_PER_WORKER, TASK
 from tests.e2e.two_hosts import NEAR, TwoHosts, reason_to_skip
 from tests.recovery.test_replicas import arena_files, is_complete
 from tests.waiting import wait_until
@@ -35,9 +35,6 @@ SPILLING_BUDGET_BYTES, SPILL_BYTES = 6 << 20, 512 << 20
 """Where most of what is kept goes to a disk."""
 
 NUM_WORKERS = 8
-ROWS_PER_WORKER = 1 << 32
-"""A worker that follows a killed one has numbers of its own."""
-
 DELAY_MS, LOSS = 2.0, 0.005
 
 
@@ -96,12 +93,16 @@ class Workers:
         self._folder = folder
         self._commands = commands
         self._count = 0
+        self._numbers: dict[int, int] = {}
+        """Of the one at each place."""
         self.processes = [self._start(place) for place in range(len(commands))]
 
     def _start(self, place: int) -> subprocess.Popen[bytes]:
         self._count += 1
+        earlier, self._numbers[place] = self._numbers.get(place, -1), self._count
         record = str(self._folder / f"{self._count:04d}.jsonl")
-        command = [*self._commands[place](record), str(self._count * ROWS_PER_WORKER)]
+        firsts = [str(number * ROWS_PER_WORKER) for number in (self._count, earlier)]
+        command = [*self._commands[place](record), *firsts]
         with open(record.removesuffix(".jsonl") + ".log", "wb") as log:
             return subprocess.Popen(command, cwd=REPOSITORY, env=_env(), stderr=log)
 

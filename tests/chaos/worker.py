@@ -1,7 +1,9 @@
-"""``python -m tests.chaos.worker ADDRESS KEYS TRANSPORT RECORD FIRST``: one client, until killed.
+"""``python -m tests.chaos.worker ADDRESS KEYS TRANSPORT RECORD FIRST EARLIER``: one client, until
+killed.
 
 Puts, reads, clears, claims and acks, as a seed has it, and writes down what it did (`record`).
-``KEYS``: the client key file. ``FIRST``: the first number of its rows, and its seed.
+``KEYS``: the client key file. ``FIRST``: the first number of its rows, and its seed. ``EARLIER``:
+the first number of whom it follows, or -1: what that one has kept is this one's from now on.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import os
 import random
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +29,8 @@ TASK = "update"
 LEASE_S = 4.0
 TIMEOUT_S = 20.0
 MAX_KEPT_ROWS = 40
+ROWS_PER_WORKER = 1 << 32
+"""A worker that follows a killed one has numbers of its own."""
 
 
 class Record:
@@ -49,6 +54,15 @@ class Worker:
         self._next = first
         self._kept: list[tuple[tq.BatchHandle, list[int]]] = []
 
+    def inherit(self, first: int) -> None:
+        """What a worker that was killed has put to keep, also what it never heard of."""
+        number = tq.tag("number")
+        theirs = (number >= first) & (number < first + ROWS_PER_WORKER)
+        handle = self._client.select(KEPT, where=theirs, min_rows=0)
+        for part in handle.split(4) if len(handle) else ():
+            numbers = self._client.get_columns(part, fields=["number"])["number"].tolist()
+            self._kept.append((part, numbers))
+
     def step(self) -> None:
         steps: list[Callable[[], None]] = [
             self._put_to_keep,
@@ -59,12 +73,18 @@ class Worker:
             self._claim,
             self._clear,
         ]
-        step = self._dice.choice(steps)
+        self.attempt(self._dice.choice(steps))
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """One step; a failure is written down."""
+        began_s = time.monotonic()
         try:
             step()
         except TransferQueueError as error:
-            name = step.__name__.strip("_")
-            self._record.write("failed", call=name, error=type(error).__name__, text=str(error))
+            name = getattr(step, "__name__", "inherit").strip("_")
+            took_s = round(time.monotonic() - began_s, 1)
+            said = {"error": type(error).__name__, "text": str(error), "took_s": took_s}
+            self._record.write("failed", call=name, **said)
 
     def _put(self, partition: str) -> tuple[tq.BatchHandle, list[int]]:
         count = self._dice.randint(1, 6)
@@ -127,11 +147,13 @@ class Worker:
         self._record.write("acked", numbers)
 
 
-def main(address: str, keys: str, transport: str, path: str, first: str) -> None:
+def main(address: str, keys: str, transport: str, path: str, first: str, earlier: str) -> None:
     with tq.connect(
         address, keys=ClientKeys.load(Path(keys)), transport=transport, timeout_s=TIMEOUT_S
     ) as client:
         worker = Worker(client, Record(path), int(first))
+        if int(earlier) >= 0:
+            worker.attempt(lambda: worker.inherit(int(earlier)))
         while True:
             worker.step()
 

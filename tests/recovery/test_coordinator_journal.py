@@ -89,6 +89,15 @@ def account_of(plane: ControlPlane) -> dict[str, Any]:
     return told
 
 
+def replayed(running: InProcess) -> Replay:
+    """What a coordinator that was started now would read."""
+    records = read_journal(running.coordinator_journal)
+    assert records is not None
+    replay = Replay(ControlPlane())
+    replay.run(records)
+    return replay
+
+
 class Worker:
     """Does what producers and consumers do, at random."""
 
@@ -307,6 +316,26 @@ def test_tags_of_a_put_that_no_coordinator_has_heard_of_are_not_lost(running: In
     assert client.select("p", where=tq.tag("v") == 7).uids.tolist() == handle.uids.tolist()
 
 
+def test_a_slot_that_was_given_up_and_has_a_shard_again_is_not_lost(running: InProcess) -> None:
+    client = running.client
+    client.put({"x": torch.ones(3)}, partition="p")
+    wait_until(lambda: running.is_settled())
+    lose = Call(
+        endpoint=running.coordinator.endpoints[0],
+        op=ops.LOSE_SHARD,
+        body={"slot": 0, "owner": None},
+    )
+    pool = SyncChannelPool()
+    raise_first(run_blocking(pool.exchange([lose], timeout_s=5)))
+    pool.close()
+    assert replayed(running).lost.keys() == {0}
+    running.restart_shard(1)
+    wait_until(lambda: not running.coordinator._links.lost)
+    replay = replayed(running)
+    assert not replay.lost
+    assert not replay._plane.partitions.gone.lost_slots
+
+
 @pytest.mark.parametrize("what", ["missing", "damaged"])
 def test_a_coordinator_whose_journal_cannot_be_trusted_does_not_start(
     running: InProcess, what: str
@@ -338,8 +367,4 @@ def test_a_coordinators_journal_stays_as_long_as_what_is_alive(running: InProces
             pass
     wait_until(lambda: client.status()["journal_bytes"] < 2 << 20)
     before = account_of(running.plane)
-    records = read_journal(running.coordinator_journal)
-    assert records is not None
-    plane = ControlPlane()
-    Replay(plane).run(records)
-    assert account_of(plane)["next claim"] == before["next claim"]
+    assert account_of(replayed(running)._plane)["next claim"] == before["next claim"]

@@ -39,7 +39,8 @@ _log = logging.getLogger(__name__)
 
 DECLARED, DROPPED, TAGGED, ADVANCED = "declared", "dropped", "tagged", "advanced"
 GRANTED, ACKED, GIVEN_BACK, EXTENDED = "granted", "acked", "given back", "extended"
-DISCARDED, REDRIVEN, LOST, JOINED = "discarded", "redriven", "lost", "joined"
+DISCARDED, REDRIVEN, JOINED = "discarded", "redriven", "joined"
+LOST, FOUND = "lost", "found"
 COPIES = "copies"
 ANSWER = "answer"
 
@@ -163,6 +164,10 @@ class CoordinatorJournal:
         """The shard of this slot is gone for good. ``incarnation``: of its process, which may live
         and come back all the same."""
         self._write(LOST, {"slot": slot, "incarnation": incarnation, "at_s": now_s}, told=told)
+
+    def found(self, slot: int, now_s: float) -> None:
+        """A slot that was given up has a shard again."""
+        self._write(FOUND, {"slot": slot, "at_s": now_s})
 
     def joined(self, slot: int, now_s: float, told: Told) -> None:
         """A shard may come with this slot, and no other one ever."""

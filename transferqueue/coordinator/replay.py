@@ -69,6 +69,7 @@ class Replay:
             journal.DISCARDED: self._discarded,
             journal.REDRIVEN: self._redriven,
             journal.LOST: self._lost,
+            journal.FOUND: self._found,
             journal.JOINED: self._joined,
             journal.COPIES: self._copies,
             journal.ANSWER: self._answer,
@@ -280,6 +281,11 @@ class Replay:
         slot = int(record.body["slot"])
         self.lost[slot] = str(record.body["incarnation"])
         self._plane.slot_lost(slot, now_s=float(record.body["at_s"]))
+
+    def _found(self, record: Record) -> None:
+        slot = int(record.body["slot"])
+        self.lost.pop(slot, None)
+        self._plane.slot_joined(slot, now_s=float(record.body["at_s"]))
 
     def _copies(self, record: Record) -> None:
         slot, known = int(record.body["slot"]), record.body["known"]

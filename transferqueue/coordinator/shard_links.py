@@ -243,7 +243,8 @@ class ShardLinks:
             raise RowsLost(0, 0, [slot])  # it lives, but what it held was written off
         self.copies.came(slot, body)
         shard = self._shards.get(slot)
-        self.lost.pop(slot, None)
+        if self.lost.pop(slot, None) is not None:
+            self._journal.found(slot, request.received_s)
         is_new = shard is None or shard.incarnation != body["incarnation"]
         if shard is None or is_new:
             shard = self._shards[slot] = ShardLink(
