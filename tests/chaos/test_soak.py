@@ -12,6 +12,8 @@ from tests.chaos.soak import soak
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.chaos.soak import Outcome
+
 SECONDS = 60.0
 """``python -m tests.chaos`` goes on for ten minutes."""
 
@@ -22,10 +24,21 @@ AS_PROMISED = {"NotReady", "LeaseExpired", "UnknownClaim", "StorageFull", "RowsC
 @pytest.mark.slow
 def test_a_minute_of_kills_stops_and_cuts_breaks_no_promise(tmp_path: Path) -> None:
     outcome = soak(SECONDS, seed=1, folder=tmp_path, spill=True)
+    _check(outcome)
+    assert outcome.num_spilled > 0
+
+
+@pytest.mark.slow
+def test_nor_do_shards_that_lose_all_they_had_where_there_are_two_copies(tmp_path: Path) -> None:
+    outcome = soak(SECONDS / 2, seed=2, folder=tmp_path, replicas=True)
+    _check(outcome)
+    assert outcome.done["lose a shard"] > 0
+
+
+def _check(outcome: Outcome) -> None:
     assert outcome.broken == []
     assert outcome.failures == []
     assert outcome.num_restarts > 0
-    assert outcome.num_spilled > 0
     assert min(len(outcome.ledger.put[KEPT]), len(outcome.ledger.acked)) > 20
     assert outcome.ledger.put[FLOW]
     unexpected = {
