@@ -21,8 +21,6 @@ from transferqueue.shard.slabs import SlabTable
 if TYPE_CHECKING:
     from transferqueue.backends.private_views import View
 
-BUDGET_BYTES = 3 << 20
-
 
 @dataclass
 class Slab:
@@ -45,6 +43,9 @@ class Held:
 class Generations(RuleBasedStateMachine):
     """One shard and two readers, each with mappings of its own."""
 
+    budget_bytes = 3 << 20
+    segment_bytes = 1 << 20
+
     def __init__(self) -> None:
         super().__init__()
         self.directory = tempfile.TemporaryDirectory(dir="/dev/shm")
@@ -52,9 +53,9 @@ class Generations(RuleBasedStateMachine):
             BackendConfig(
                 service_id="generations",
                 slot=0,
-                budget_bytes=BUDGET_BYTES,
+                budget_bytes=self.budget_bytes,
                 directory=self.directory.name,
-                options={"segment_bytes": 1 << 20},
+                options={"segment_bytes": self.segment_bytes},
             )
         )
         self.readers = [ShmReader(self.backend.address) for _ in range(2)]
@@ -158,5 +159,16 @@ class Generations(RuleBasedStateMachine):
         self.directory.cleanup()
 
 
+class GenerationsOnHugePages(Generations):
+    """Which readers map as a whole until they edit a part."""
+
+    budget_bytes = 4 << 20
+    segment_bytes = 2 << 20
+
+
 Generations.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+GenerationsOnHugePages.TestCase.settings = settings(
+    max_examples=15, stateful_step_count=40, deadline=None
+)
 TestGenerations = Generations.TestCase
+TestGenerationsOnHugePages = GenerationsOnHugePages.TestCase

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Ours(Adapter):
-    """``settings``: ``transport``, ``shards``, ``budget_bytes``, ``arena_dir`` and ``encrypt``,
+    """``settings``: ``transport``, ``shards``, ``budget_bytes``, ``backend_options``, ``encrypt``,
     as in `serve` and `connect`. Anything but shared memory and Unix sockets makes the service
     listen on loopback."""
 
@@ -36,7 +36,7 @@ class Ours(Adapter):
             shards=int(self.settings.get("shards", 2)),
             budget_bytes=int(self.settings.get("budget_bytes", 1 << 30)),
             host="127.0.0.1" if self.transport in ("tcp", "sockets") else None,
-            arena_dir=self.settings.get("arena_dir"),
+            backend_options=dict(self.settings.get("backend_options", {})),
             encrypt=bool(self.settings.get("encrypt", True)),
         )
         self.join(self.service.address)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STYLES = {
     "ours": ("o", "#c1121f", 90),
-    "ours, huge pages": ("*", "#c1121f", 90),
+    "ours, 4 KiB pages": ("*", "#c1121f", 90),
     "ours, unencrypted": ("*", "#e5989b", 90),
     "ours, tcp": ("o", "#e5989b", 55),
     "ours, ipc": ("o", "#f4a261", 55),

@@ -58,8 +58,8 @@ _PEERS = "tests.benchmarks.peers"
 _RAY = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
 
 OURS = System(label="ours", adapter="tests.benchmarks.ours_drives:MeasuredOurs", home=Home.OURS)
-OURS_HUGE_PAGES = OURS.with_settings("ours, huge pages")
-"""``arena_dir`` is to be set: see `huge_folder`."""
+OURS_SMALL_PAGES = OURS.with_settings("ours, 4 KiB pages", backend_options={"huge_pages": False})
+"""As where the kernel has no huge ones to give."""
 OURS_TCP = OURS.with_settings("ours, tcp", transport="sockets")
 OURS_IPC = OURS.with_settings("ours, ipc", transport="ipc")
 ASCEND = System(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WIDTH = 200
 COLUMNS = (
     "ours",
-    "ours, huge pages",
+    "ours, 4 KiB pages",
     "ours, unencrypted",
     "ours, tcp",
     "ours, ipc",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from transferqueue.backends.arena_owner import taken_bytes
 from transferqueue.backends.gather import merge_runs
+from transferqueue.backends.huge_pages import HugePages
 from transferqueue.backends.mapping import Access, ArenaMapping
 from transferqueue.backends.owned_arena import OwnedArena
 from transferqueue.backends.segments import SegmentFiles
@@ -38,8 +39,12 @@ class HostCopies(Closing):
         self.recovered = arena.recovered
         self.journal_path = arena.journal_path
         self._arena = arena
-        self._files = SegmentFiles(address, taken_bytes(address) if arena.recovered else 0)
         self._mapping = ArenaMapping(address, Access.WRITE)
+        self._files = SegmentFiles(
+            address,
+            found_bytes=taken_bytes(address) if arena.recovered else 0,
+            huge_pages=HugePages(self._mapping),
+        )
 
     @classmethod
     def open(cls, config: BackendConfig) -> Self:

@@ -46,6 +46,7 @@ agree modulo this. (Other sizes on some ARM kernels: then small pages are mapped
 MADV_DONTNEED = 4
 MADV_POPULATE_READ = 22
 MADV_POPULATE_WRITE = 23
+MADV_COLLAPSE = 25
 
 
 class Access(Enum):

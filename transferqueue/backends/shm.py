@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from transferqueue.backends.arena_backend import ArenaBackend
 from transferqueue.backends.arena_owner import taken_bytes
 from transferqueue.backends.base import BackendConfig, Capabilities
-from transferqueue.backends.huge_pages import has_huge_pages
+from transferqueue.backends.huge_pages import HugePages
 from transferqueue.backends.mapping import Access, ArenaMapping
 from transferqueue.backends.owned_arena import OwnedArena
 from transferqueue.backends.segments import Prefault, SegmentFiles
@@ -34,20 +34,27 @@ _log = logging.getLogger(__name__)
 
 
 class ShmBackend(ArenaBackend):
-    """One arena of shared memory. Options: ``segment_bytes`` and ``prefault`` (a bool: take and
-    touch all memory of the budget in the background, from the start)."""
+    """One arena of shared memory. Options: ``segment_bytes``; ``prefault`` (a bool: take and touch
+    all memory of the budget in the background, from the start); ``huge_pages`` (``False``: do not
+    ask for any; the directory may give some all the same)."""
 
     capabilities = Capabilities(mappable=True, outlives_process=True)
 
-    def __init__(self, arena: OwnedArena, *, prefault: bool = False) -> None:
+    def __init__(
+        self, arena: OwnedArena, *, prefault: bool = False, huge_pages: bool = True
+    ) -> None:
         """``open`` is the way to get one."""
         address = arena.address
         super().__init__(address.capacity_bytes)
         self.address = address
         self._arena = arena
-        self._files = SegmentFiles(address, taken_bytes(address) if arena.recovered else 0)
         self._mapping = ArenaMapping(address, Access.WRITE)
-        self._has_huge_pages = has_huge_pages(address.directory)
+        self._huge_pages = HugePages(self._mapping)
+        self._files = SegmentFiles(
+            address,
+            found_bytes=taken_bytes(address) if arena.recovered else 0,
+            huge_pages=self._huge_pages if huge_pages else None,
+        )
         self._is_full = False  # the directory was, when last asked for room
         self._prefault: Prefault | None = None
         if prefault:
@@ -58,11 +65,11 @@ class ShmBackend(ArenaBackend):
     def open(cls, config: BackendConfig) -> Self:
         """`ArenaTooSmall` when the directory cannot hold the budget; `ConfigError` when it cannot
         be written at all."""
-        segment_bytes, prefault = _options(config.options)
+        segment_bytes, switches = _options(config.options)
         directory = config.directory or default_arena_dir()
         arena = OwnedArena.open(config, directory, segment_bytes)
         try:
-            return cls(arena, prefault=prefault)
+            return cls(arena, **switches)
         except BaseException:
             arena.close(keep=arena.recovered)
             raise
@@ -79,12 +86,12 @@ class ShmBackend(ArenaBackend):
         return self.address.to_plain()
 
     def facts(self) -> dict[str, Any]:
-        """``directory``; ``backed_bytes`` of its room that the arena has taken so far; whether its
-        files get ``huge_pages``."""
+        """``directory``; ``backed_bytes`` of its room that the arena has taken so far, and how many
+        of them in ``huge_bytes``, since this process began."""
         return {
             "directory": self.address.directory,
             "backed_bytes": self._files.backed_bytes,
-            "huge_pages": self._has_huge_pages,
+            "huge_bytes": self._huge_pages.taken_bytes,
         }
 
     def close(self, *, keep: bool = False) -> None:
@@ -112,8 +119,9 @@ class ShmBackend(ArenaBackend):
         return has_room
 
 
-def _options(options: Any) -> tuple[int, bool]:
-    unknown = set(options) - {"segment_bytes", "prefault"}
+def _options(options: Any) -> tuple[int, dict[str, bool]]:
+    unknown = set(options) - {"segment_bytes", "prefault", "huge_pages"}
     if unknown:
         raise ConfigError(f"backend 'shm' has no options {sorted(unknown)}")
-    return int(options.get("segment_bytes", SEGMENT_BYTES)), bool(options.get("prefault", False))
+    switches = {name: bool(options[name]) for name in ("prefault", "huge_pages") if name in options}
+    return int(options.get("segment_bytes", SEGMENT_BYTES)), switches

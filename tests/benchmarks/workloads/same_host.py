@@ -7,16 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.benchmarks import systems as s
-from tests.benchmarks.huge_folder import huge_folder
 from tests.benchmarks.report import at_least, at_most
 from tests.benchmarks.stage import SETTLE_S, Tally, check_digest, labels_of
 
 if TYPE_CHECKING:
     from tests.benchmarks.report import Row
     from tests.benchmarks.stage import Stage
-    from tests.benchmarks.systems import RunningSystem, System
+    from tests.benchmarks.systems import RunningSystem
 
-PEERS = (
+SYSTEMS = (
+    s.OURS,
+    s.OURS_SMALL_PAGES,
     s.ASCEND,
     s.RAY_TENSORS,
     s.RAY_ARRAYS,
@@ -28,13 +29,7 @@ PEERS = (
 SHAPE = {"rows": 1024, "length": 8192, "fields": 10}
 WARM_UPS = 2
 """Puts go to the two shards in turn, and each has to touch its memory once."""
-HUGE_FOLDER_BYTES = 4 << 30
 QUICK_SHAPE = {"rows": 256, "length": 2048, "fields": 10}
-
-
-def _systems(huge_folder: str | None) -> list[System]:
-    on_huge_pages = [s.OURS_HUGE_PAGES.with_settings(arena_dir=huge_folder)] if huge_folder else []
-    return [s.OURS, *on_huge_pages, *PEERS]
 
 
 class SameHost:
@@ -46,10 +41,7 @@ class SameHost:
     def run(self, stage: Stage) -> list[Row]:
         shape = QUICK_SHAPE if stage.is_quick else SHAPE
         tally = Tally()
-        with (
-            huge_folder(HUGE_FOLDER_BYTES, stage.say) as folder,
-            stage.systems(*_systems(folder)) as systems,
-        ):
+        with stage.systems(*SYSTEMS) as systems:
             batch = stage.make(systems, "dense", **shape)
 
             def step(running: RunningSystem, number: int) -> None:
@@ -114,7 +106,7 @@ class SameHost:
         get = replace(get, cells={k: v for k, v in get.cells.items() if k != "memory"})
         whole_s, eighth_s = get.number("ours"), eighth.number("ours")
         times = whole_s / eighth_s if whole_s and eighth_s else None
-        huge = s.OURS_HUGE_PAGES.label
+        small = s.OURS_SMALL_PAGES.label
         return [
             replace(put, figures=(at_least(put, 0.7, "memory"), at_least(put, 5, "Ascend TQ"))),
             # Of two numbers by the clock that of who waits for nobody suffers least from what else
@@ -132,7 +124,7 @@ class SameHost:
                 first,
                 figures=(
                     at_least(first, 0.5, "memory"),
-                    at_least(first, 0.5, "memory", of=huge, text="× memory, on huge pages"),
+                    at_least(first, 0.5, "memory", of=small, text="× memory, on 4 KiB pages"),
                     at_least(first, 30, "Ascend TQ"),
                 ),
             ),
@@ -140,7 +132,7 @@ class SameHost:
                 warm,
                 figures=(
                     at_least(warm, 0.8, "memory"),
-                    at_least(warm, 0.8, "memory", of=huge, text="× memory, on huge pages"),
+                    at_least(warm, 0.8, "memory", of=small, text="× memory, on 4 KiB pages"),
                 ),
             ),
         ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from transferqueue.backends.huge_pages import has_huge_pages
+from transferqueue.backends.huge_pages import gives_huge_pages
 from transferqueue.environment import default_arena_dir, runtime_root
 from transferqueue.net.greeting import library_facts
 
@@ -54,7 +54,7 @@ def read_host() -> HostFacts:
         arena_file_system=_file_system(directory),
         arena_size_bytes=size_bytes,
         arena_free_bytes=free_bytes,
-        huge_pages=has_huge_pages(directory),
+        huge_pages=gives_huge_pages(directory),
         memory_limit_bytes=_memory_limit(),
         max_open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         num_gpus=_num_gpus(),
