@@ -197,7 +197,7 @@ class Caller:
         """Whether the columns of each part have been read from files; else they come in chunks."""
         if not reads:
             return []
-        total = sum(len(column.target) for columns in reads for column in columns)
+        total = sum(column.target.nbytes for columns in reads for column in columns)
         with self.counting("get", total) as moved:
             works = [partial(self.files.carry_out, columns, moved) for columns in reads]
             return await self._channel.apart(works)

@@ -13,19 +13,6 @@ from transferqueue.errors import Malformed
 Lent = DeviceAccess | LockedArena
 """Memory of a shard that a device copies from by itself: of a device, or page-locked."""
 
-Source = Lent | np.ndarray
-"""Or uint8[bytes] of the host."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    """Some bytes of a source to some place of the target."""
-
-    source: int
-    start: int
-    target: int
-    nbytes: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LentRanges:

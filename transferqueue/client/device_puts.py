@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.client.assembly import ColumnRows, HostRows, sizes_of
-from transferqueue.client.device_columns import MAX_COPIES
+from transferqueue.client.device_layout import MAX_PIECES
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class DeviceColumn:
 
     def rows(self, lengths: np.ndarray | None, runs: Runs) -> ColumnRows:
         """Rows in more pieces than are copied one by one come to the host, to be gathered there."""
-        if len(runs.starts) <= MAX_COPIES:
+        if len(runs.starts) <= MAX_PIECES:
             return DeviceRows(lengths=lengths, runs=runs, source=self.source)
         low = int(runs.starts.min())
         stretch = np.empty(int((runs.starts + runs.sizes).max()) - low, np.uint8)

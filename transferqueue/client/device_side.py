@@ -6,6 +6,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from transferqueue.client.device_access import DeviceAccess
 from transferqueue.client.device_lanes import DeviceLanes
 from transferqueue.client.device_puts import DeviceRows
@@ -26,19 +28,22 @@ from transferqueue.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
     import torch
 
     from transferqueue.backends.arena_address import ArenaAddress
     from transferqueue.client.assembly import ColumnRows
-    from transferqueue.client.device_copies import Copy, Source
+    from transferqueue.client.device_copies import Lent
+    from transferqueue.client.device_layout import Copies
     from transferqueue.client.device_puts import DeviceBytes, Ranges
     from transferqueue.client.session import ShardAddress
     from transferqueue.devices.base import Device, DeviceBlock
     from transferqueue.devices.staging import Staging
     from transferqueue.net.calls import Call
+
+BATCH = 1000
+"""Copies that a device is given before the first of them is waited for."""
 
 _log = logging.getLogger(__name__)
 
@@ -233,23 +238,38 @@ class DeviceSide(Closing):
         self,
         lane: Staging,
         target: DeviceBlock,
-        sources: Sequence[Source],
-        copies: Sequence[Copy],
+        sources: Sequence[Lent | None],
+        copies: Iterable[Copies],
     ) -> None:
-        """Have the device copy to a tensor of its own. `OwnerLost`, `HandleRefused`."""
-        for copy in copies:
-            source = sources[copy.source]
-            if isinstance(source, DeviceAccess):
-                block = self._block(source)
-                lane.stream.copy_across(target, copy.target, block, copy.start, copy.nbytes)
-            elif isinstance(source, LockedArena):
-                at = copy.target
-                for piece in source.pieces(copy.start, copy.nbytes):
-                    lane.stream.copy_in(target, at, piece)
-                    at += piece.nbytes
-            else:
-                data = source[copy.start : copy.start + copy.nbytes]
-                lane.copy_in(target, copy.target, data.data)
+        """Have the device copy to a tensor of its own. ``sources``: of each part the memory, if it
+        copies from there. `OwnerLost`, `HandleRefused`.
+
+        A driver takes about a thousand copies ahead, and then makes whoever gives it another one
+        wait, without a deadline. So they are waited for in batches.
+        """
+        given = 0
+        for of_part in copies:
+            source = sources[of_part.part]
+            assert source is not None
+            for start, at, nbytes in zip(*map(np.ndarray.tolist, of_part[1:]), strict=True):
+                given += self._copy(lane, target, source, start, at, nbytes)
+                if given >= BATCH:
+                    lane.flush()
+                    given = 0
+
+    def _copy(
+        self, lane: Staging, target: DeviceBlock, source: Lent, start: int, at: int, nbytes: int
+    ) -> int:
+        """Returns how many copies it takes."""
+        if isinstance(source, DeviceAccess):
+            lane.stream.copy_across(target, at, self._block(source), start, nbytes)
+            return 1
+        num_copies = 0
+        for piece in source.pieces(start, nbytes):
+            lane.stream.copy_in(target, at, piece)
+            at += piece.nbytes
+            num_copies += 1
+        return num_copies
 
     def viewed(self, access: DeviceAccess, start: int, nbytes: int, keep: object) -> torch.Tensor:
         """A uint8 tensor ``[nbytes]`` that is memory of a shard on this very device, under a lease.

@@ -18,10 +18,10 @@ from transferqueue.errors import BytesDamaged
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import numpy as np
-
     from transferqueue.client.counted_copies import Moved
+    from transferqueue.client.landings import Target
     from transferqueue.client.session import ShardAddress
+    from transferqueue.wire.chunks import Runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,9 @@ class FileColumn:
 
     access: Mapping[str, Any]
     """The file, as the shard has it now: its name is never used again for other bytes."""
-    starts: np.ndarray  # int64[ranges]: offsets in the file
-    sizes: np.ndarray  # int64[ranges]
-    target: np.ndarray  # uint8[sum(sizes)]
+    runs: Runs
+    """Where in the file it is."""
+    target: Target
 
 
 class _OpenFile(Closing):
@@ -73,12 +73,15 @@ class FileReads(Closing):
         return True
 
     def _read(self, column: FileColumn, moved: Moved | None) -> None:
-        checked, at = self._open(column.access), 0
-        for start, size in zip(column.starts.tolist(), column.sizes.tolist(), strict=True):
-            checked.read_into(start, column.target[at : at + size].data)
-            at += size
-            if moved is not None:
-                moved(size)
+        checked = self._open(column.access)
+        for low, memory in column.target.pieces():
+            at = 0
+            starts, sizes = column.runs.cut(low, memory.nbytes)
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+                checked.read_into(start, memory[at : at + size])
+                at += size
+                if moved is not None:
+                    moved(size)
 
     def _open(self, access: Mapping[str, Any]) -> CheckedFile:
         path = str(access["path"])

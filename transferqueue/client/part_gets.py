@@ -9,7 +9,7 @@ from transferqueue.backends.several import ADDRESS_BITS, own_addresses
 from transferqueue.client.assembly import GotPart
 from transferqueue.client.device_copies import LentRanges
 from transferqueue.client.file_reads import FileColumn
-from transferqueue.client.landings import HostTarget, inflow_to
+from transferqueue.client.landings import inflow_to
 from transferqueue.client.lease_returns import release
 from transferqueue.client.silent_shards import PROBE_SILENCE_S, SILENCE_S
 from transferqueue.client.windows import Move
@@ -18,7 +18,7 @@ from transferqueue.fields import FieldKind
 from transferqueue.net.calls import Call, Flow
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
-from transferqueue.wire.chunks import WINDOW_CHUNKS, ChunkGrid, deal
+from transferqueue.wire.chunks import WINDOW_CHUNKS, ChunkGrid, Runs, deal
 from transferqueue.wire.get import GetAnswer
 from transferqueue.wire.window import OpenWindow
 
@@ -179,11 +179,6 @@ class PartGet:
         return self._stream_id is not None
 
     @property
-    def comes_in_pieces(self) -> bool:
-        """Whether its bytes come through a window or in chunks, rather than from files."""
-        return self.is_streamed and self._files is None
-
-    @property
     def _coming(self) -> list[str]:
         """The fields that come through a window, in chunks or from files, in this order."""
         return [field for field in self.columns if field in self.targets]
@@ -262,10 +257,12 @@ class PartGet:
         for field, (number, num_ranges) in self._files["columns"].items():
             starts, sizes = ranges[:, at : at + num_ranges]
             at += num_ranges
-            access, target = self._files["access"][str(number)], self.targets[field]
-            assert isinstance(target, HostTarget)  # as what does not come in pieces has
             found.append(
-                FileColumn(access=access, starts=starts, sizes=sizes, target=target.memory)
+                FileColumn(
+                    access=self._files["access"][str(number)],
+                    runs=Runs(starts, sizes),
+                    target=self.targets[field],
+                )
             )
         return found
 

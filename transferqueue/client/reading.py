@@ -11,7 +11,7 @@ import numpy as np
 
 from transferqueue.client.assembly import ColumnBytes, JoinedColumn, expand_rows
 from transferqueue.client.deadline import Deadline
-from transferqueue.client.device_columns import DeviceColumn, DeviceColumnBytes, TooScattered
+from transferqueue.client.device_columns import DeviceColumn, DeviceColumnBytes
 from transferqueue.client.landings import HostTarget, Landings, Target
 from transferqueue.client.part_gets import PartGet
 from transferqueue.client.placement import split_by_home
@@ -85,7 +85,6 @@ class Get:
         """``side``: the device that tensors land on. ``borrowed``: takes what they look at there,
         and is to give it back; ``None``: all of them are copies."""
         self._side, self._borrowed = side, borrowed
-        self._may_lend = True
         self._caller = caller
         self._partition = partition
         self._fields = list(fields)
@@ -111,8 +110,6 @@ class Get:
         while True:
             try:
                 return await self._fetch()
-            except TooScattered:
-                self._may_lend = False
             except RowsLost:
                 self._caller.check_known(self._rows)
                 raise
@@ -180,7 +177,6 @@ class Get:
         return bool(error.args[0] == session.shard(asked).endpoint)
 
     async def _fetch(self) -> dict[str, Column]:
-        side = self._side if self._may_lend else None
         if self._side is not None:
             self._landings = Landings(self._side, self._deadline.last_step_s())
         parts = [
@@ -189,7 +185,7 @@ class Get:
                 self._caller,
                 at_guard=rows.slot in self._at_guard,
                 is_probe=rows.slot in self._probed,
-                side=side,
+                side=self._side,
             )
             for rows in self._rows
         ]
@@ -257,30 +253,22 @@ class Get:
             having = [part for part in parts if field in part.columns]
             if having:
                 got = [part.got(field, moved) for part in having]
-                joined[field] = column = self._column(field, having, got)
+                joined[field] = column = self._column(field, got)
                 for number, part in enumerate(having):
                     if got[number].is_to_come:
                         part.targets[field] = _target(column, number)
         return joined
 
-    def _column(
-        self, field: str, having: Sequence[PartGet], got: Sequence[GotPart]
-    ) -> JoinedColumn | DeviceColumn:
+    def _column(self, field: str, got: Sequence[GotPart]) -> JoinedColumn | DeviceColumn:
         is_tensor = got[0].column.specs[0].kind is FieldKind.TENSOR
         if self._landings is None or not is_tensor:
             return JoinedColumn(field, len(self._uids), got)
-        coming = [
-            number
-            for number, (part, found) in enumerate(zip(having, got, strict=True))
-            if found.is_to_come and part.comes_in_pieces
-        ]
         return DeviceColumn(
             field,
             len(self._uids),
             got,
             self._inverse,
             landings=self._landings,
-            coming=coming,
             borrowed=self._borrowed,
         )
 
@@ -317,7 +305,7 @@ class Get:
     async def _land(
         self, parts: Sequence[PartGet], joined: Iterable[JoinedColumn | DeviceColumn]
     ) -> None:
-        """Wait until all of the columns that are wanted there are on the device. `TooScattered`."""
+        """Wait until all of the columns that are wanted there are on the device."""
         columns = [column for column in joined if isinstance(column, DeviceColumn)]
         if self._landings is None or not columns:
             return
@@ -357,6 +345,7 @@ def _copy_there(
         part.land(max(0.0, end_s - time.monotonic()))
     with landings.lane() as lane:
         for column in columns:
+            lane.timeout_s = max(0.0, end_s - time.monotonic())
             column.copy_rest(lane)
         lane.flush(max(0.0, end_s - time.monotonic()))
 

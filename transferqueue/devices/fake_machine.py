@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 POISON = 0xDB
 """What freed memory is filled with."""
 
+_POISONED = bytes([POISON]) * (256 << 10)
+
 ALIGN_BYTES = 512
 """Blocks begin at a multiple of this, as those of drivers do."""
 
@@ -223,4 +225,5 @@ class _BlockTable:
             self.blocks.remove(block)
             with self._memory.open("r+b") as memory:
                 memory.seek(block.offset)
-                memory.write(bytes([POISON]) * block.nbytes)
+                for low in range(0, block.nbytes, len(_POISONED)):
+                    memory.write(_POISONED[: block.nbytes - low])

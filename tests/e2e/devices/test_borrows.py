@@ -26,36 +26,14 @@ from tests.waiting import wait_until
 from transferqueue.client import tensordicts
 from transferqueue.client.device_side import DeviceSide
 from transferqueue.client.lease_returns import release
-from transferqueue.devices.fake_machine import FakeMachine
 from transferqueue.devices.host import DoneEvent
 from transferqueue.errors import DeviceError, OwnerLost, StaleGeneration
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from transferqueue.client.sync_client import Client
+    from transferqueue.devices.fake_machine import FakeMachine
     from transferqueue.service.embedded import Service
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
-    folder = tmp_path_factory.mktemp("machine")
-    return FakeMachine.create(folder, num_gpus=2, memory_bytes=64 << 20)
-
-
-@pytest.fixture(scope="module")
-def service(machine: FakeMachine) -> Iterator[Service]:
-    with serve(machine) as service:
-        yield service
-
-
-@pytest.fixture
-def client(service: Service, machine: FakeMachine) -> Iterator[Client]:
-    with tq.connect(service.address, device=machine.name_of(machine.uuids[0])) as client:
-        yield client
-        client.clear(partition="default")
-        wait_until(lambda: used_bytes(client) == 0)
 
 
 def overdue(client: Client) -> int:

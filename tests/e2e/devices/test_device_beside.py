@@ -43,12 +43,6 @@ if TYPE_CHECKING:
 ON_DEVICE = ("dense", "ragged")
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
-    folder = tmp_path_factory.mktemp("machine")
-    return FakeMachine.create(folder, num_gpus=1, memory_bytes=128 << 20)
-
-
 def serve(machine: FakeMachine, *, default: str = "shm", shards: int = 1) -> Service:
     """Shards with memory of both kinds."""
     options = {"device": machine.name_of(machine.uuids[0]), "quarantine_s": QUARANTINE_S}

@@ -37,31 +37,9 @@ from transferqueue.errors import (
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from transferqueue.client.sync_client import Client
     from transferqueue.devices.base import MemoryHandle
     from transferqueue.service.embedded import Service
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
-    folder = tmp_path_factory.mktemp("machine")
-    return FakeMachine.create(folder, num_gpus=2, memory_bytes=64 << 20)
-
-
-@pytest.fixture(scope="module")
-def service(machine: FakeMachine) -> Iterator[Service]:
-    with serve(machine) as service:
-        yield service
-
-
-@pytest.fixture
-def client(service: Service, machine: FakeMachine) -> Iterator[Client]:
-    """Its gets land on the GPU that the shards are on."""
-    with tq.connect(service.address, device=machine.name_of(machine.uuids[0])) as client:
-        yield client
-        client.clear(partition="default")
 
 
 def test_tensors_go_from_gpu_memory_to_gpu_memory(client: Client) -> None:
@@ -107,13 +85,15 @@ def test_rows_that_lack_an_optional_field_are_zeros_there_too(client: Client) ->
     assert got["more.present"].tolist() == [True] * 4 + [False] * 4
 
 
-def test_rows_in_too_many_pieces_are_put_in_order_by_the_shard(client: Client) -> None:
+def test_rows_in_many_pieces_are_one_copy_and_put_in_order_there(client: Client) -> None:
     put = {"x": torch.arange(6000 * 8).reshape(6000, 8)}
     handle = client.put(put)
     shuffled = np.random.default_rng(0).permutation(6000)
+    before = gpu_of(client).counters.bytes_across
     got = client.get_columns(handle.reorder(shuffled))
     assert torch.equal(got["x"], put["x"][shuffled])
     assert gpu_of(client).holds(got["x"])
+    assert gpu_of(client).counters.bytes_across - before == put["x"].nbytes
 
 
 def test_without_a_device_the_same_rows_come_to_the_host(client: Client) -> None:

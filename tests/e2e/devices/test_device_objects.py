@@ -23,21 +23,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
-    folder = tmp_path_factory.mktemp("machine")
-    return FakeMachine.create(folder, num_gpus=1, memory_bytes=64 << 20)
-
-
-@pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     with tq.serve(budget_bytes=2 * BUDGET_BYTES) as service:
         yield service
-
-
-@pytest.fixture
-def client(service: Service, machine: FakeMachine) -> Iterator[Client]:
-    with tq.connect(service.address, device=machine.name_of(machine.uuids[0])) as client:
-        yield client
 
 
 def on(gpu: FakeGpu, tensor: torch.Tensor) -> torch.Tensor:

@@ -43,30 +43,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
-    folder = tmp_path_factory.mktemp("machine")
-    return FakeMachine.create(folder, num_gpus=2, memory_bytes=64 << 20)
-
-
-@pytest.fixture(scope="module")
-def service(machine: FakeMachine) -> Iterator[Service]:
-    with serve(machine) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
 def hosted() -> Iterator[Service]:
     """Its shards keep their bytes in memory of the host."""
     with tq.serve(shards=2, budget_bytes=BUDGET_BYTES) as service:
         yield service
-
-
-@pytest.fixture
-def client(service: Service, machine: FakeMachine) -> Iterator[Client]:
-    """Uses the GPU that the shards are on."""
-    with tq.connect(service.address, device=machine.name_of(machine.uuids[0])) as client:
-        yield client
-        client.clear(partition="default")
 
 
 def test_tensors_go_from_their_gpu_memory_to_that_of_the_shard(client: Client) -> None:

@@ -15,7 +15,6 @@ from transferqueue.client import data_operations, deadline
 from transferqueue.client.batch import encode_batch
 from transferqueue.client.landings import DeviceTarget
 from transferqueue.devices.fake_gpu import FakeGpu
-from transferqueue.devices.fake_machine import FakeMachine
 from transferqueue.devices.staging import NUM_CHUNKS
 from transferqueue.errors import DeviceStuck
 from transferqueue.wire.chunks import WINDOW_CHUNKS
@@ -24,16 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
 
     from transferqueue.client.async_client import AsyncClient
+    from transferqueue.devices.fake_machine import FakeMachine
     from transferqueue.service.embedded import Service
 
 SIZES = {"inline": 100, "large": 100_000}
 """Of a row, in bytes: a put of the one goes with its request, of the other by all other ways."""
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
-    folder = tmp_path_factory.mktemp("machine")
-    return FakeMachine.create(folder, num_gpus=1, memory_bytes=128 << 20)
 
 
 @pytest.fixture(scope="module")

@@ -40,40 +40,26 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
-    folder = tmp_path_factory.mktemp("machine")
-    return FakeMachine.create(folder, num_gpus=1, memory_bytes=64 << 20)
-
-
-@pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     with tq.serve(shards=2, budget_bytes=2 * BUDGET_BYTES) as service:
         yield service
 
 
 @pytest.fixture
-def client(service: Service, machine: FakeMachine) -> Iterator[Client]:
-    with tq.connect(service.address, device=machine.name_of(machine.uuids[0])) as client:
-        yield client
-        client.clear(partition="default")
-        wait_until(lambda: used_bytes(client) == 0)
-
-
-@pytest.fixture
 def staged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of each copy by way of a ring."""
     copies: list[int] = []
-    copy_in, copy_ranges_out = Staging.copy_in, Staging.copy_ranges_out
+    copy_ranges_in, copy_ranges_out = Staging.copy_ranges_in, Staging.copy_ranges_out
 
-    def counted_in(staging: Staging, block: Any, offset: int, source: memoryview) -> None:
+    def counted_in(staging: Staging, block: Any, ranges: Any, source: memoryview) -> None:
         copies.append(source.nbytes)
-        copy_in(staging, block, offset, source)
+        copy_ranges_in(staging, block, ranges, source)
 
     def counted_out(staging: Staging, block: Any, ranges: Any, out: memoryview) -> None:
         copies.append(out.nbytes)
         copy_ranges_out(staging, block, ranges, out)
 
-    monkeypatch.setattr(Staging, "copy_in", counted_in)
+    monkeypatch.setattr(Staging, "copy_ranges_in", counted_in)
     monkeypatch.setattr(Staging, "copy_ranges_out", counted_out)
     return copies
 

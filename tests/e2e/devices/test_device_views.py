@@ -8,28 +8,16 @@ import pytest
 import torch
 
 import transferqueue as tq
-from tests.e2e.fake_gpus import columns, expect_same, on_gpu, serve, tensor_bytes
+from tests.e2e.fake_gpus import columns, expect_same, on_gpu, tensor_bytes
 from transferqueue.devices.fake_gpu import FakeGpu
-from transferqueue.devices.fake_machine import FakeMachine
 from workers import Dispatch, LocalWorkerGroup, Worker, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from transferqueue.client.sync_client import Client
+    from transferqueue.devices.fake_machine import FakeMachine
     from transferqueue.service.embedded import Service
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> FakeMachine:
-    folder = tmp_path_factory.mktemp("machine")
-    return FakeMachine.create(folder, num_gpus=2, memory_bytes=64 << 20)
-
-
-@pytest.fixture(scope="module")
-def service(machine: FakeMachine) -> Iterator[Service]:
-    with serve(machine) as service:
-        yield service
 
 
 @pytest.fixture
