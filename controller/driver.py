@@ -30,7 +30,14 @@ from controller.lease_keeper import LeaseKeeper
 from controller.prompt_queue import PromptQueue
 from controller.prompt_rows import PromptRows
 from controller.role_calls import run_waves
-from controller.sources import WEIGHTS, BatchSource, Lockstep, OneStepAhead, ReadyBatch
+from controller.sources import (
+    WEIGHTS,
+    BatchSource,
+    Lockstep,
+    OneStepAhead,
+    ReadyBatch,
+    SourceCounts,
+)
 from controller.step_report import StepReport
 from controller.stream_source import Stream
 from controller.transports import TRAIN, FatTransporter, HandleTransporter, Transporter
@@ -46,10 +53,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import transferqueue as tq
-    from controller.dataflow import Dataflow
+    from controller.dataflow import Dataflow, Stage
     from controller.driver_config import DriverConfig
     from controller.prompt_rows import Prompts
     from controller.role_calls import Roles
+    from workers.stage_runner import Batch
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +112,7 @@ class PpoDriver:
         self._queue = PromptQueue()
         self._uncommitted: list[_Used] = []
         self._published_at_s: dict[int, float] = {}
+        self._counts = SourceCounts()
         self.step = 0
         """Updates done."""
         self.version = 0
@@ -219,7 +228,7 @@ class PpoDriver:
         self.step += 1
         self.version += 1
         self._publish()
-        self._source.published(self.version, self.step)
+        self._source.published(self.version)
         step_s = time.monotonic() - started_s
         checkpoint_s = self._outliving_deaths(self._save_if_due)
         reward = metrics.pop("reward", float("nan"))
@@ -244,11 +253,21 @@ class PpoDriver:
     def _train(self, ready: ReadyBatch) -> dict[str, float]:
         preparing = waves([stage for stage in ready.stages if stage.writes])
         final = waves([stage for stage in ready.stages if not stage.writes])
-        batch, _ = run_waves(preparing, ready.batch, self._roles, self._transport)
+        batch, _ = self._run(preparing, ready.batch, lambda: self._source.tend(self.step))
+        if not preparing:
+            self._source.tend(self.step)
         if ready.greedy.any():
             batch = batch[~ready.greedy]
-        _, metrics = run_waves(final, batch, self._roles, self._transport)
+        _, metrics = self._run(final, batch, self._count)
         return metrics
+
+    def _run(
+        self, grouped: list[list[Stage]], batch: Batch, meanwhile: Callable[[], object]
+    ) -> tuple[Batch, dict[str, float]]:
+        return run_waves(grouped, batch, self._roles, self._transport, meanwhile=meanwhile)
+
+    def _count(self) -> None:
+        self._counts = self._source.counts()
 
     def _publish(self) -> None:
         at_s = self._roles.publish("actor", WEIGHTS, self.version).get()
@@ -261,7 +280,7 @@ class PpoDriver:
         return self.evaluate() if is_due else None
 
     def _source_figures(self) -> dict[str, Any]:
-        counts = self._source.counts()
+        counts = self._counts
         used = [version for version in counts.first_token_at_s if version in self._published_at_s]
         first_token_s = None
         if used:
@@ -371,7 +390,7 @@ class PpoDriver:
         self._source.commit([done.ready for done in kept])
         self._source.give_back(undone)
         self._uncommitted = []
-        self._source.published(self.version, self.step)
+        self._source.published(self.version)
 
     def _is_stateless(self, processes: list[str]) -> bool:
         """Whether these can be made again without a checkpoint: what they do streams."""

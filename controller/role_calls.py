@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from controller.dataflow import Stage
@@ -43,16 +43,24 @@ class Roles(Protocol):
 
 
 def run_waves(
-    grouped: Sequence[Sequence[Stage]], batch: Batch, roles: Roles, transport: Transporter
+    grouped: Sequence[Sequence[Stage]],
+    batch: Batch,
+    roles: Roles,
+    transport: Transporter,
+    *,
+    meanwhile: Callable[[], object],
 ) -> tuple[Batch, dict[str, float]]:
     """Run stages over a batch, those of one wave at the same time.
 
     Returns the batch with what they wrote, and their metrics. What an earlier stage of a wave
-    wrote is joined first, so that the outcome does not depend on who is faster.
+    wrote is joined first, so that the outcome does not depend on who is faster. ``meanwhile`` is
+    called once, when the first wave is at work, so that it costs the roles no time.
     """
     metrics: dict[str, float] = {}
-    for wave in grouped:
+    for number, wave in enumerate(grouped):
         answers = [roles.run(stage.role, stage.method, transport.sent(batch)) for stage in wave]
+        if number == 0:
+            meanwhile()
         for stage, answer in zip(wave, answers, strict=True):
             result = answer.get()
             if stage.writes:

@@ -62,8 +62,13 @@ class BatchSource(Protocol):
         """The batch of the next update. Waits."""
         ...
 
-    def published(self, version: int, num_updates: int) -> None:
-        """There are weights of this version now; so many updates are done."""
+    def tend(self, num_updates: int) -> None:
+        """The batch of the next update is with the trainer, and so many updates are done: time
+        for what would keep the trainer waiting at any other moment."""
+        ...
+
+    def published(self, version: int) -> None:
+        """There are weights of this version now."""
         ...
 
     def commit(self, used: list[ReadyBatch]) -> None:
@@ -125,7 +130,10 @@ class Lockstep:
             written=self._roles.run(role, self._rollout.method, self._transport.sent(batch)),
         )
 
-    def published(self, version: int, num_updates: int) -> None:
+    def tend(self, num_updates: int) -> None:
+        """Nothing runs by itself."""
+
+    def published(self, version: int) -> None:
         """Rollouts load a version when they are to generate with it."""
 
     def commit(self, used: list[ReadyBatch]) -> None:

@@ -71,6 +71,8 @@ class Stream:
         self._ledger = Ledger()
         self._rows_dropped = 0
         self._rollout_processes: list[str] = []
+        self._taken: list[int] = []
+        """Prompts of the batch that `next` gave, until `tend`."""
 
     # -- start ------------------------------------------------------------------------------------
 
@@ -126,8 +128,8 @@ class Stream:
         versions = np.asarray(claim.tags["policy_version"], dtype=np.int64)
         prompts, greedy = self._ledger.rows(claim.handle.uids)
         self._ledger.remove(claim.handle.uids)
-        self.queue.trained(np.unique(prompts).tolist())
         self._keeper.hold(claim)
+        self._taken = np.unique(prompts).tolist()
         if int(version - versions.min()) > self._config.max_staleness:
             raise BeyondStaleness(f"version {version} got samples of {versions.min()}")
         return ReadyBatch(
@@ -141,30 +143,41 @@ class Stream:
         )
 
     def _claim(self, num_updates: int) -> tq.Claim:
-        from transferqueue import samplers
-
-        size = self._rows.group_size
+        """At once when a batch is ready: prompts can wait until the trainer has it (`tend`)."""
         deadline_s = time.monotonic() + self._config.claim_timeout_s
+        may_be_ready = self.queue.num_outstanding >= self._config.prompts_per_step
         while True:
             self._roles.check()
-            self._feed(num_updates)
+            if not may_be_ready:
+                self._feed(num_updates)
             try:
-                return self._client.claim(
-                    task=UPDATE,
-                    partition=TRAIN,
-                    fields=fields_before(self._dataflow.on_batches),
-                    n=self._config.prompts_per_step * size,
-                    sampler=samplers.Groups(size=size) if size > 1 else None,
-                    timeout_s=LOOK_S,
-                    lease_s=self._config.lease_s,
-                )
+                return self._claimed(0.0 if may_be_ready else LOOK_S)
             except NotReady:
                 if time.monotonic() > deadline_s:
                     raise
+            may_be_ready = False
 
-    def published(self, version: int, num_updates: int) -> None:
-        self._client.advance_policy(version, partition=TRAIN)
+    def _claimed(self, timeout_s: float) -> tq.Claim:
+        from transferqueue import samplers
+
+        size = self._rows.group_size
+        return self._client.claim(
+            task=UPDATE,
+            partition=TRAIN,
+            fields=fields_before(self._dataflow.on_batches),
+            n=self._config.prompts_per_step * size,
+            sampler=samplers.Groups(size=size) if size > 1 else None,
+            timeout_s=timeout_s,
+            lease_s=self._config.lease_s,
+        )
+
+    def tend(self, num_updates: int) -> None:
         self._feed(num_updates)
+        self.queue.trained(self._taken)  # outstanding until here, by the rule of the pacing
+        self._taken = []
+
+    def published(self, version: int) -> None:
+        self._client.advance_policy(version, partition=TRAIN)
 
     def _feed(self, num_updates: int) -> None:
         """Hand out the prompts that are due, and make up for samples that were dropped."""

@@ -6,8 +6,9 @@ The task has answers of very different lengths: exponential, as ServeGen (arXiv:
 the output lengths of language models in production to be. A rollout takes a fixed time for each
 column of tokens, as a serving engine does, so a batch takes as long as its longest answer. All
 modes start from the same warm-up, see as many samples and make as many updates; the time is taken
-until each has the accuracy (the mean of three evaluations) that all of them reach. Writes a table
-and ``modes.png``.
+until each has the accuracy (the mean of three evaluations) that all of them reach. Weights are kept
+and evaluated when a run is over, as rollouts would get ahead meanwhile. Writes a table and
+``modes.png``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from controller.step_report import StepReport
 
 TRAINERS = ("actor", "critic")
+
+EVALUATE_EVERY = 2
+"""Updates."""
 
 RECIPE = Recipe(
     task="spelling",
@@ -102,35 +106,40 @@ def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> Mod
         mode=mode,
         max_staleness=options.max_staleness,
         updates_ahead=1.5,
-        evaluate_every=2,
+        evaluate_every=0,
     )
     factories = role_factories(recipe, weights, num_rollouts=options.rollouts)
     reports: list[StepReport] = []
-    points: list[Point] = []
+    kept_at_s = [0.0]
     with (
         tq.serve(shards=2, budget_bytes=256 << 20) as service,
         tq.connect(service.address) as client,
         hosted(options.host, factories, service) as roles,
         PpoDriver(client, roles, recipe.prompts(), recipe.settings.dataflow(), config) as driver,
     ):
-        points.append(Point(seconds=0.0, accuracy=driver.evaluate()))
+        roles.call("evaluation", "keep").get()
         roles.spans()  # from here on
-        trained_s, started_at_s = 0.0, time.time()
+        started_at_s = time.time()
         for report in driver.run():
             reports.append(report)
-            trained_s += report.step_s  # evaluations are no part of the work
-            if report.held_out_accuracy is not None:
-                points.append(Point(seconds=trained_s, accuracy=report.held_out_accuracy))
+            if report.step % EVALUATE_EVERY == 0 or report.step == options.steps:
+                kept_at_s.append(time.time() - started_at_s)
+                roles.call("evaluation", "keep")  # before the actor's next call
         ended_at_s = time.time()
         spans = roles.spans()
+        accuracies = roles.call("evaluation", "kept_accuracies").get()
     path = options.out / f"timeline-{mode.value}-seed{recipe.seed}.json"
     path.write_text(json.dumps(chrome_trace(spans)))
-    stages = [span for name in TRAINERS for span in spans.get(name, ()) if "eval" not in span.name]
+    stages = [span for name in TRAINERS for span in spans.get(name, ())]
     return ModeRun(
         mode=mode.value,
         seed=recipe.seed,
-        points=tuple(points),
+        points=tuple(
+            Point(seconds=seconds, accuracy=accuracy)
+            for seconds, accuracy in zip(kept_at_s, accuracies, strict=True)
+        ),
         reports=tuple(reports),
+        seconds=ended_at_s - started_at_s,
         trainer_busy_s=busy_time(stages, started_at_s, ended_at_s).busy_s,
     )
 

@@ -143,8 +143,8 @@ class RoleGroups(Closing):
 
     def check(self) -> None:
         """Raises what ended a streaming stage, or ``WorkerDied`` for a process that is gone."""
-        for process in self._loops:
-            self._in(process).check().get()
+        for answer in [self._in(process).check() for process in self._loops]:
+            answer.get()
 
     def stop(self) -> None:
         """End the streaming stages; their processes stay."""

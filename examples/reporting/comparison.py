@@ -25,7 +25,7 @@ class Point:
     """An evaluation."""
 
     seconds: float
-    """Of training, evaluations not included."""
+    """Since the run began."""
     accuracy: float
 
 
@@ -37,12 +37,10 @@ class ModeRun:
     seed: int
     points: tuple[Point, ...]
     reports: tuple[StepReport, ...]
+    seconds: float
+    """From the start of the streams to the end of the last update."""
     trainer_busy_s: float
     """Time in which actor or critic had a stage at work or published."""
-
-    @property
-    def seconds(self) -> float:
-        return sum(report.step_s for report in self.reports)
 
     @property
     def wait_share(self) -> float:

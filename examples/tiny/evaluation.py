@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from workers.roles.generation import CachedEngine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from torch import Tensor
 
     from examples.tiny.model import TinyTransformer
     from examples.tiny.problems import Problem, Task
@@ -29,3 +32,31 @@ def greedy_accuracy(model: TinyTransformer, task: Task, held_out: Sequence[Probl
         for problem, text in zip(held_out, texts, strict=True)
     ]
     return sum(right) / len(right)
+
+
+class HeldOutEvaluation:
+    """Greedy accuracy of a policy on the task's held-out problems, now or, so that nobody gets
+    ahead while it is evaluated, later."""
+
+    def __init__(self, policy: TinyTransformer, task: Task, num_problems: int) -> None:
+        self._policy = policy
+        self._task = task
+        self._problems = task.held_out(num_problems)
+        self._kept: list[dict[str, Tensor]] = []
+
+    def accuracy(self) -> float:
+        return greedy_accuracy(self._policy, self._task, self._problems)
+
+    def keep(self) -> None:
+        """The weights as they are, for `kept_accuracies`."""
+        self._kept.append(deepcopy(self._policy.state_dict()))
+
+    def kept_accuracies(self) -> list[float]:
+        """Of all that were kept, in order; they are forgotten."""
+        policy = deepcopy(self._policy)
+        accuracies = []
+        for weights in self._kept:
+            policy.load_state_dict(weights)
+            accuracies.append(greedy_accuracy(policy, self._task, self._problems))
+        self._kept = []
+        return accuracies

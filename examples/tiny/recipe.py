@@ -17,7 +17,7 @@ from controller.driver_config import DriverConfig, Mode, Transport
 from controller.plain_settings import from_plain
 from controller.ppo_settings import KlPlace, PpoSettings
 from controller.score_summary import ScoreSummary
-from examples.tiny.evaluation import greedy_accuracy
+from examples.tiny.evaluation import HeldOutEvaluation
 from examples.tiny.model import TinyConfig, TinyCritic, TinyTransformer
 from examples.tiny.pace import PacedEngine
 from examples.tiny.problems import BLOCK_PROBLEMS, Task
@@ -175,18 +175,6 @@ def _warm_policy(recipe: Recipe, weights: Path) -> TinyTransformer:
     policy = recipe.make_policy()
     policy.load_state_dict(torch.load(weights, weights_only=True))
     return policy
-
-
-class HeldOutEvaluation:
-    """Greedy accuracy of a policy on the task's held-out problems."""
-
-    def __init__(self, policy: TinyTransformer, task: Task, num_problems: int) -> None:
-        self._policy = policy
-        self._task = task
-        self._problems = task.held_out(num_problems)
-
-    def accuracy(self) -> float:
-        return greedy_accuracy(self._policy, self._task, self._problems)
 
 
 def _rollout(recipe: Recipe, weights: Path, index: int) -> dict[str, Any]:

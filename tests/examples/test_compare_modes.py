@@ -33,6 +33,7 @@ def run(mode: str, *points: tuple[float, float]) -> ModeRun:
         seed=0,
         points=tuple(Point(seconds=s, accuracy=a) for s, a in points),
         reports=(report,),
+        seconds=10.0,
         trainer_busy_s=5.0,
     )
 
