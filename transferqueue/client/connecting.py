@@ -6,10 +6,10 @@ import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
+from transferqueue.client.hello import open_session
 from transferqueue.client.local_memory import LocalMemory
 from transferqueue.client.operations import Operations
 from transferqueue.client.progress import is_notebook
-from transferqueue.client.session import open_session
 from transferqueue.client.sync_client import Client
 from transferqueue.config import ClientConfig, Transport
 from transferqueue.environment import (
@@ -17,7 +17,7 @@ from transferqueue.environment import (
     address_from_environment,
     key_file_from_environment,
 )
-from transferqueue.errors import ConfigError, KeyRefused, NoKey, NoService, ServiceUnreachable
+from transferqueue.errors import ConfigError, NoKey, NoService
 from transferqueue.net.keys import ClientKeys
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.service.embedded import running_service
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from transferqueue.net.calls import Channel
     from transferqueue.service.ray_supervisor import RayConnection
 
-
-GREETING_S = 0.5
-"""After a deadline that passed without an answer, to find out whether that is for the key."""
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -81,6 +78,7 @@ def connect(
             open_session(
                 channels,
                 address,
+                keys,
                 transport=config.transport,
                 timeout_s=timeout_s,
                 window=config.window,
@@ -88,9 +86,6 @@ def connect(
         )
         memory = LocalMemory(session.arenas, keys)
         operations = _operations(channels, session, memory, config, policy)
-    except ServiceUnreachable as error:
-        channels.close()
-        raise _why_unreachable(error, address, keys) from None
     except BaseException:
         channels.close()
         raise
@@ -110,8 +105,6 @@ async def connect_async(
     required: str | None = None,
 ) -> AsyncClient:
     """As `connect`, for an event loop."""
-    import asyncio
-
     from transferqueue.client.async_client import AsyncClient
     from transferqueue.net.async_channel import AsyncChannel
 
@@ -125,15 +118,13 @@ async def connect_async(
         session = await open_session(
             channel,
             address,
+            keys,
             transport=config.transport,
             timeout_s=timeout_s,
             window=config.window,
         )
         memory = LocalMemory(session.arenas, keys)
         operations = _operations(channel, session, memory, config, policy)
-    except ServiceUnreachable as error:
-        await channel.close()
-        raise await asyncio.to_thread(_why_unreachable, error, address, keys) from None
     except BaseException:
         await channel.close()
         raise
@@ -228,15 +219,3 @@ def _find_keys(address: str) -> ClientKeys:
     if connection is not None and address in connection.endpoints:
         return connection.keys
     raise NoKey(address)
-
-
-def _why_unreachable(
-    error: ServiceUnreachable, address: str, keys: ClientKeys | None
-) -> ServiceUnreachable:
-    """`KeyRefused` where that is the reason that nobody answered, else the error itself."""
-    if address.startswith("tcp://"):
-        from transferqueue.net.greeting import Greeting, greet
-
-        if greet(address, keys, timeout_s=GREETING_S) is Greeting.REFUSED:
-            return KeyRefused(*error.args)
-    return error

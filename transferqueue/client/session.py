@@ -19,18 +19,13 @@ from transferqueue.config import Transport
 from transferqueue.errors import (
     ConfigError,
     InvalidInput,
-    Malformed,
     MemoryOutOfReach,
     NoService,
     RowsLost,
-    ServiceUnreachable,
-    TransferQueueError,
     WrongService,
 )
 from transferqueue.handle import BatchHandle
 from transferqueue.homes import Homes
-from transferqueue.net.calls import Call, Channel, raise_first
-from transferqueue.net.listening import is_listening
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
@@ -39,9 +34,6 @@ if TYPE_CHECKING:
 
 _IPC = "ipc://"
 INPROC = "inproc://"
-
-SETTLE_S = 1.0
-"""A shard that listens has told the coordinator which memory it has after so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,54 +246,3 @@ def _shard_address(
         files=shard.get("files") or {},
         guard=shard.get("guard"),
     )
-
-
-async def open_session(
-    channel: Channel,
-    address: str,
-    *,
-    transport: Transport,
-    timeout_s: float,
-    window: str | None = None,
-) -> Session:
-    """Greet the coordinator at ``address``. ServiceUnreachable when nobody answers in time.
-
-    A shard that has just lost its memory may still stand there with it: where memory must be
-    mapped the coordinator's next word is waited for.
-    """
-    deadline_s = time.monotonic() + timeout_s
-    hello = await _greet(channel, address, {}, timeout_s)
-    while True:
-        try:
-            return _session(address, hello, transport, window)
-        except MemoryOutOfReach as error:
-            shard = next(one for one in hello["shards"] if one["slot"] == error.args[0])
-            if shard.get("boot_id") != boot_id():
-                raise
-            wait_s = deadline_s - time.monotonic()
-            if any(map(is_listening, shard["endpoints"])):
-                wait_s = min(wait_s, SETTLE_S)
-            unless = {"unless": hello.get(ops.SHARDS_EPOCH, "")}
-            try:
-                hello = await _greet(channel, address, unless, max(wait_s, 0.0))
-            except ServiceUnreachable:
-                raise error from None
-
-
-async def _greet(
-    channel: Channel, address: str, body: Mapping[str, Any], timeout_s: float
-) -> Mapping[str, Any]:
-    call = Call(endpoint=address, op=ops.HELLO, body=body)
-    (message,) = raise_first(await channel.exchange([call], timeout_s=timeout_s))
-    return message.body
-
-
-def _session(
-    address: str, hello: Mapping[str, Any], transport: Transport, window: str | None
-) -> Session:
-    try:
-        return Session(coordinator=address, hello=hello, transport=transport, window=window)
-    except TransferQueueError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise Malformed(f"{address} answered hello with something else: {error!r}") from error
