@@ -67,6 +67,22 @@ def test_a_writer_that_is_killed_leaves_nothing_and_its_space_comes_back(
     client.put({"x": torch.zeros(60, 1 << 18)})
 
 
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_writer_that_is_killed_while_it_waits_for_space_keeps_nobody_off(
+    service: tq.Service, client: tq.Client, transport: str
+) -> None:
+    client.put({"x": torch.ones(40, 1 << 18)})
+    with program("write_half", service, 40, transport) as writer:
+        wait_until(lambda: shard(client)["puts_waiting"] == 1, timeout_s=20)
+        behind = threading.Thread(target=client.put, args=({"y": torch.zeros(10, 1 << 18)},))
+        behind.start()
+        wait_until(lambda: shard(client)["puts_waiting"] == 2)
+        writer.kill()
+        wait_until(lambda: not shard(client)["puts_waiting"], timeout_s=15)  # it had 30 s
+        behind.join()
+    assert shard(client)["used_bytes"] == 50 * MIB
+
+
 def test_a_reader_that_is_killed_holds_no_memory(service: tq.Service, client: tq.Client) -> None:
     handle = client.put({"x": torch.ones(16, 1 << 18)})
     with program("hold", service, hexed(handle)) as reader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from transferqueue.fields import FieldSpec
 from transferqueue.net.server import Request
@@ -44,6 +45,15 @@ def test_space_goes_to_the_first_and_a_small_put_behind_a_large_one_waits() -> N
     assert queue.num_bytes == 102
     queue.admit(lambda put: ())
     assert len(queue) == 0
+
+
+def test_puts_of_who_is_gone_are_taken_out() -> None:
+    queue = WaitingPuts()
+    theirs = waiting(1)
+    queue.add(theirs)
+    queue.add(replace(waiting(2), request=replace(theirs.request, peer=b"q", request_id=2)))
+    assert numbers(queue.leave({b"p", b"r"})) == [1]
+    assert numbers(list(queue)) == [2]
 
 
 def test_a_put_whose_deadline_has_passed_is_taken_out() -> None:

@@ -14,11 +14,12 @@ import numpy as np
 
 from transferqueue.errors import Malformed, ShardDraining
 from transferqueue.net.lent import Lent
+from transferqueue.net.presence import Presence
 from transferqueue.net.server import Reply
 from transferqueue.shard.admission import Admission, Room
 from transferqueue.shard.chunked_puts import ChunkedPuts
 from transferqueue.shard.commits import COMMIT_GRACE_S, Commits
-from transferqueue.shard.deadlines import Deadlines
+from transferqueue.shard.deadlines import GONE_AFTER_S, Deadlines
 from transferqueue.shard.moved_bytes import MovedBytes, way_of_put
 from transferqueue.shard.new_rows import NewRows
 from transferqueue.shard.reach import ARENA
@@ -102,6 +103,7 @@ class Puts:
             on_commit=self._committed,
         )
         self._waiting = WaitingPuts()
+        self._presence = Presence(server.probe, gone_after_s=GONE_AFTER_S)
         self.admission = Admission(slot=budget.slot, server=server, send=send, enter=self._enter)
         self._rooms: dict[int, Room] = {}  # by put_id, until its commit
         self._try_again_s = 0.0
@@ -174,6 +176,7 @@ class Puts:
         self.admission.tick(now_s)
         if len(self._waiting) and now_s >= self._try_again_s:
             self._try_again_s = now_s + TRY_AGAIN_S
+            self._drop_waiting_puts_of_ended_clients(now_s)
             self.admit()
         for put in self._waiting.expire(now_s):
             self._server.refuse(put.request, self._room.full(put, now_s - put.since_s))
@@ -185,6 +188,13 @@ class Puts:
             self._give_up(put_id)
         if late:
             self.admit()
+
+    def _drop_waiting_puts_of_ended_clients(self, now_s: float) -> None:
+        """Others wait behind them."""
+        requests = [put.request for put in self._waiting]
+        for put in self._waiting.leave(self._presence.gone(requests, now_s)):
+            self._server.forget(put.request)
+            self._give_room_back(put)
 
     def next_s(self) -> float | None:
         """When `tick` is due."""

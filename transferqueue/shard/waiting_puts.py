@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from transferqueue.net.server import Request
     from transferqueue.wire.put import PutPlan
@@ -89,6 +89,10 @@ class WaitingPuts:
     def remove(self, key: tuple[bytes, int]) -> list[WaitingPut]:
         """Take out the put of a request that was cancelled, if it waits."""
         return self._take_out(lambda put: put.request.key == key)
+
+    def leave(self, peers: Collection[bytes]) -> list[WaitingPut]:
+        """Take out the puts of these, who are gone."""
+        return self._take_out(lambda put: put.request.peer in peers)
 
     def next_deadline_s(self) -> float | None:
         return min((put.deadline_s for put in self), default=None)
