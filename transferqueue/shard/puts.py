@@ -259,6 +259,8 @@ class Puts:
             self._try_or_wait(put)
 
     def _try_or_wait(self, put: WaitingPut) -> None:
+        if not len(self._waiting):
+            self._presence.begin(put.request.received_s)
         if self._hold.is_on or self._waiting.are_ahead_of(put):
             self._waiting.add(put)
         elif lacking := self._try_put(put):
