@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import transferqueue as tq
+from tests.shard_settings import shard_settings
 from transferqueue.client import lease_returns
 from transferqueue.net.server import Request
 from transferqueue.shard.server import ShardServer
-from transferqueue.shard.settings import ShardSettings
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.format import Message, decode_message
@@ -195,18 +195,7 @@ class LoneShard:
     """A shard without a loop: requests are handed to it, answers are caught."""
 
     def __init__(self, directory: Path) -> None:
-        self._shard = ShardServer(
-            ShardSettings(
-                service_id="0" * 16,
-                slot=0,
-                endpoints=[f"ipc://{directory}/shard.sock"],
-                coordinator=f"ipc://{directory}/nobody.sock",
-                keys=None,
-                backend="heap",
-                budget_bytes=1 << 30,
-                arena_dir=str(directory),
-            )
-        )
+        self._shard = ShardServer(shard_settings(directory, 1 << 30))
         self._answers: list[Message] = []
         self._shard._server._send_frames = self._catch  # type: ignore[method-assign]
         self._next_id = 0

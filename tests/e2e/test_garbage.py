@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import zmq
 
+from tests.shard_settings import shard_settings
 from transferqueue.coordinator.server import CoordinatorServer
 from transferqueue.net.calls import Call, raise_first
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.shard.server import ShardServer
-from transferqueue.shard.settings import ShardSettings
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayWriter
 from transferqueue.wire.format import ERROR_OP, Message, decode_message, encode_message
@@ -143,18 +143,7 @@ def served(server: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Iterator[ShardServer]:
-    server = ShardServer(
-        ShardSettings(
-            service_id="0" * 16,
-            slot=0,
-            endpoints=[f"ipc://{tmp_path}/shard.sock"],
-            coordinator=f"ipc://{tmp_path}/nobody.sock",
-            keys=None,
-            backend="heap",
-            budget_bytes=BUDGET,
-            arena_dir=str(tmp_path),
-        )
-    )
+    server = ShardServer(shard_settings(tmp_path, BUDGET))
     with served(server) as running:
         yield running
 

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 import transferqueue as tq
-from tests.recovery.shard_in_process import SERVICE_ID, InProcess
+from tests.recovery.shard_in_process import InProcess
+from tests.shard_settings import shard_settings
 from tests.waiting import wait_until
 from transferqueue import errors
 from transferqueue.client.local_memory import LocalMemory
 from transferqueue.client.part_puts import StreamedPut
 from transferqueue.shard.server import ShardServer
-from transferqueue.shard.settings import ShardSettings
 from transferqueue.transports.socket_client import SocketClientEnd
 from transferqueue.transports.socket_request import ID_BYTES
 from transferqueue.transports.socket_shard import SocketShardEnd
@@ -258,19 +258,9 @@ class UnmappedHere(InProcess):
     """A shard on a thread of this process, with memory that nobody maps."""
 
     def _make_shard(self, epoch: int) -> ShardServer:
+        sockets = {"sockets": {}}
         return ShardServer(
-            ShardSettings(
-                service_id=SERVICE_ID,
-                slot=0,
-                endpoints=[f"ipc://{self._folder}/shard.sock"],
-                coordinator=f"ipc://{self._folder}/coordinator.sock",
-                keys=None,
-                backend="heap",
-                budget_bytes=self._budget_bytes,
-                arena_dir=None,
-                epoch=epoch,
-                transports={"sockets": {}},
-            )
+            shard_settings(self._folder, self._budget_bytes, epoch=epoch, transports=sockets)
         )
 
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import transferqueue as tq
+from tests.shard_settings import SERVICE_ID, shard_settings
 from transferqueue.coordinator.server import CoordinatorServer
 from transferqueue.shard.server import ShardServer
-from transferqueue.shard.settings import ShardSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from transferqueue.config import SpillConfig
     from transferqueue.coordinator.control_plane import ControlPlane
-
-
-SERVICE_ID = "0123456789abcdef"
 
 
 class InProcess:
@@ -75,15 +72,10 @@ class InProcess:
 
     def _make_shard(self, epoch: int) -> ShardServer:
         return ShardServer(
-            ShardSettings(
-                service_id=SERVICE_ID,
-                slot=0,
-                endpoints=[f"ipc://{self._folder}/shard.sock"],
-                coordinator=f"ipc://{self._folder}/coordinator.sock",
-                keys=None,
+            shard_settings(
+                self._folder,
+                self._budget_bytes,
                 backend="shm",
-                budget_bytes=self._budget_bytes,
-                arena_dir=str(self._folder),
                 spill=self._spill,
                 guardian_pid=os.getpid(),
                 epoch=epoch,

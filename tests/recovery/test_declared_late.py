@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from tests.recovery.shard_in_process import SERVICE_ID, InProcess
+from tests.recovery.shard_in_process import InProcess
+from tests.shard_settings import SERVICE_ID
 from transferqueue.coordinator.server import CoordinatorServer
 from transferqueue.errors import InvalidInput
 from transferqueue.wire import ops

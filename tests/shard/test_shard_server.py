@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import zmq
 
+from tests.shard_settings import shard_settings
 from tests.waiting import wait_until
 from transferqueue.errors import RowsGone, StorageFull, TransferExpired, TransferQueueError
 from transferqueue.net.calls import CANCEL, RESUME
 from transferqueue.shard import deadlines, gets, puts
 from transferqueue.shard.server import ShardServer
-from transferqueue.shard.settings import ShardSettings
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.chunks import CHUNK_BYTES, STREAM_FROM_BYTES
@@ -77,18 +77,7 @@ class Peer:
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Iterator[ShardServer]:
-    server = ShardServer(
-        ShardSettings(
-            service_id="0" * 16,
-            slot=0,
-            endpoints=[f"ipc://{tmp_path}/shard.sock"],
-            coordinator=f"ipc://{tmp_path}/nobody.sock",
-            keys=None,
-            backend="heap",
-            budget_bytes=BUDGET,
-            arena_dir=str(tmp_path),
-        )
-    )
+    server = ShardServer(shard_settings(tmp_path, BUDGET))
     thread = threading.Thread(target=server.run)
     thread.start()
     yield server
