@@ -1,12 +1,12 @@
 """Where the changes of a home pass through on their way to be made. No socket.
 
-`OneCopy` makes them at once; with it a shard does what it would do without this package.
+`Copies` makes them at once; with it a shard does what it would do without this package.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,32 +30,26 @@ if TYPE_CHECKING:
     from transferqueue.wire.put import PutPlan
 
 
-class Copies(Protocol):
-    """``carry_out`` makes a change here, once: within the call or later, in the order of calls."""
+class Copies:
+    """``carry_out`` makes a change here, once: within the call or later, in the order of calls. So
+    it is for rows that have one copy: at once."""
 
-    one_copy: frozenset[str]
+    one_copy: frozenset[str] = frozenset()
     """Partitions whose rows have no second copy."""
-
-    def declare(self, one_copy: frozenset[str]) -> None:
-        """From now on it is these."""
-        ...
-
-    @property
-    def guard(self) -> int:
-        """The slot whose shard has the second copy; -1: there is none."""
-        ...
+    guard: int = -1
+    """The slot whose shard has the second copy; -1: there is none."""
+    guard_free_bytes: int = 0
+    guard_bytes: int = 0
+    """The guard's memory, as it was when a put was refused last."""
 
     @property
     def num_waiting(self) -> int:
         """Changes that are not made yet."""
-        ...
+        return 0
 
-    @property
-    def guard_free_bytes(self) -> int: ...
-    @property
-    def guard_bytes(self) -> int:
-        """The guard's memory, as it was when a put was refused last."""
-        ...
+    def declare(self, one_copy: frozenset[str]) -> None:
+        """From now on it is these."""
+        self.one_copy = one_copy
 
     def put(
         self,
@@ -67,53 +61,6 @@ class Copies(Protocol):
     ) -> None:
         """A put that has all its bytes. ``refuse`` instead of ``carry_out``: there is no room for
         the second copy."""
-        ...
-
-    def clear(
-        self,
-        partition: str,
-        uids: np.ndarray | None,
-        key: Key | None,
-        *,
-        carry_out: Callable[[], None],
-    ) -> None: ...
-
-    def strip(
-        self,
-        partition: str,
-        uids: np.ndarray,
-        fields: Sequence[str],
-        *,
-        carry_out: Callable[[], None],
-    ) -> None: ...
-
-    def after_waiting(self, carry_out: Callable[[], None]) -> None:
-        """Do this when all changes that wait now are made."""
-        ...
-
-    def start_over(self) -> None:
-        """A change could not be made here, and perhaps was at the guard."""
-        ...
-
-
-class OneCopy:
-    """See `Copies`."""
-
-    guard = -1
-    num_waiting = guard_free_bytes = guard_bytes = 0
-    one_copy: frozenset[str] = frozenset()
-
-    def declare(self, one_copy: frozenset[str]) -> None:
-        self.one_copy = one_copy
-
-    def put(
-        self,
-        reservation: Reservation,
-        key: Key,
-        *,
-        carry_out: Callable[[], None],
-        refuse: Callable[[], None],
-    ) -> None:
         del reservation, key, refuse
         carry_out()
 
@@ -125,6 +72,7 @@ class OneCopy:
         *,
         carry_out: Callable[[], None],
     ) -> None:
+        """``uids`` ``None``: of all rows."""
         del partition, uids, key
         carry_out()
 
@@ -136,17 +84,19 @@ class OneCopy:
         *,
         carry_out: Callable[[], None],
     ) -> None:
+        """Rows lose fields."""
         del partition, uids, fields
         carry_out()
 
     def after_waiting(self, carry_out: Callable[[], None]) -> None:
+        """Do this when all changes that wait now are made."""
         carry_out()
 
     def start_over(self) -> None:
-        """Nothing: there is no other copy."""
+        """A change could not be made here, and perhaps was at the guard."""
 
 
-class TwoCopies:
+class TwoCopies(Copies):
     """See `Copies`. ``send`` is called when there may be something to send, ``on_free`` when memory
     that was held for the guard is not any more, ``completed`` when the guard knows that it has
     everything; ``answers`` and ``tagged``: see `FullCopy`."""
@@ -167,9 +117,6 @@ class TwoCopies:
         """See `put_steps`."""
         self.copy: FullCopy | None = None
         """The one that is under way."""
-        self.guard = -1
-        self.one_copy: frozenset[str] = frozenset()
-        self.guard_free_bytes = self.guard_bytes = 0
         self._store = store
         self._answers = answers
         self._tagged = tagged

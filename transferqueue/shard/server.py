@@ -13,7 +13,7 @@ from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.net.served import Served
 from transferqueue.net.server import Server
 from transferqueue.replication.fetching import Fetcher
-from transferqueue.replication.home import OneCopy
+from transferqueue.replication.home import Copies
 from transferqueue.replication.shard_part import ShardPart
 from transferqueue.shard.account import account, tags_left
 from transferqueue.shard.checkpoints import ShardCheckpoints
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from transferqueue.errors import TransferQueueError
     from transferqueue.journal.records import Record
-    from transferqueue.replication.home import Copies
     from transferqueue.shard.recovery import Recovery
     from transferqueue.shard.settings import ShardSettings
     from transferqueue.wire.terms import Terms
@@ -142,7 +141,7 @@ class ShardServer(Served):
                 on_free=lambda: self._puts.admit(),
                 on_news=self._uplink.beat_soon,
             )
-        self._copies: Copies = OneCopy() if self._second is None else self._second.copies
+        self._copies: Copies = Copies() if self._second is None else self._second.copies
         self._loans = DeviceLoans(self._backend)
         memories = Memories.of(slot, self._backend)
         self._moved = MovedBytes()
