@@ -22,6 +22,7 @@ from transferqueue import errors
 from transferqueue.client.local_memory import LocalMemory
 from transferqueue.client.part_puts import StreamedPut
 from transferqueue.shard.server import ShardServer
+from transferqueue.shard.windows import MAX_PIECES
 from transferqueue.transports.socket_client import SocketClientEnd
 from transferqueue.transports.socket_request import ID_BYTES
 from transferqueue.transports.socket_shard import SocketShardEnd
@@ -79,6 +80,26 @@ def test_new_fields_of_rows_of_several_shards_go_the_same_way(client: tq.Client)
     values = torch.rand(128, 10_000)
     order = client.put({"values": values}, handle=order)
     assert torch.equal(client.get(order, fields=["values"])["values"], values)
+
+
+def test_what_no_window_is_opened_to_goes_in_chunks(client: tq.Client, tmp_path: Path) -> None:
+    """Rows in more pieces than a window has, and rows on a disk."""
+    values = torch.arange(3 * MAX_PIECES * 64).reshape(-1, 64)
+    order = np.arange(0, len(values), 2)  # no two of them are neighbours
+    handle = client.put({"x": values}, partition="pieces")
+    assert torch.equal(client.get(handle[order])["x"], values[torch.from_numpy(order)])
+    with (
+        tq.serve(
+            budget_bytes=8 << 20,
+            host="127.0.0.1",
+            spill_dir=str(tmp_path),
+            spill_bytes=64 << 20,
+        ) as spilling,
+        tq.connect(spilling.address, transport="sockets", timeout_s=20) as other,
+    ):
+        handles = [other.put({"x": LARGE + n}) for n in range(4)]
+        assert sum(shard["spill"]["slabs"] for shard in other.status()["shards"])
+        assert all(torch.equal(other.get(h)["x"], LARGE + n) for n, h in enumerate(handles))
 
 
 async def test_the_asynchronous_face_does_the_same(service: Service) -> None:

@@ -56,7 +56,8 @@ def connect(
     else read from ``$TRANSFERQUEUE_KEY_FILE``. ``timeout_s``: deadline of this call and default of
     all calls of the client. ``objects="pickle"`` lets object columns hold any Python object, on
     both ends; only among peers that trust one another. ``transport``: a `Transport`, to force a
-    way, or the name of a transport of your own that large bytes must take. ``progress``: whether
+    way, or the name of a transport of your own that large bytes must take, but for those that a
+    shard keeps on a disk or in thousands of pieces. ``progress``: whether
     puts, gets and checkpoints that take long show a bar; ``None``: in a notebook. ``tracing``:
     whether calls make OpenTelemetry spans (extra ``otel``), by the provider that this process has
     set. ``device``: where gets land, e.g. ``"cuda:0"``; default: memory of the host. ``required``:

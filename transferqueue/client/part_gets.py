@@ -152,7 +152,6 @@ class PartGet:
             if (window := answer.body.get("window")) is not None:
                 self._window = OpenWindow.from_plain(window)
             self._files = answer.body.get("files")
-            self._caller.windows.refuse_unless_opened(self._transport, self._window)
 
     def _is_lent(self, column: GotColumn) -> bool:
         """Whether it lies in device memory that was lent."""

@@ -71,7 +71,8 @@ class ClientWindows(Closing):
     """Safe to use from several threads."""
 
     def __init__(self, *, is_on: bool, required: str | None) -> None:
-        """``required``: the one that must be taken; ``None``: the best, or chunks."""
+        """``required``: the one that must be taken by bytes that a shard opens a window to, which
+        are not those on a disk or in thousands of pieces; ``None``: the best, or chunks."""
         self._is_on = is_on
         self.required = required
         self._known: dict[int, _Known] = {}
@@ -137,13 +138,6 @@ class ClientWindows(Closing):
         self._failed[slot, str(transport)] = time.monotonic(), str(why)
         if self.required is not None:
             raise error
-
-    def refuse_unless_opened(self, transport: str | None, window: OpenWindow | None) -> None:
-        """`TransportFailed` for bytes that a shard could not show by the one that is required."""
-        if window is None and transport is not None and transport == self.required:
-            raise TransportFailed(
-                transport, "the shard keeps these bytes where no window can be opened to them"
-            )
 
     def _end(self, move: Move) -> ClientEnd:
         key, facts = (move.slot, move.transport), move.window.facts

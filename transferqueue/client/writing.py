@@ -267,8 +267,6 @@ class Put:
         for part, answer in zip(self._parts, answers, strict=True):
             if isinstance(part, StreamedPut):
                 move = part.move(answer)
-                window = None if move is None else move.window
-                self._caller.windows.refuse_unless_opened(part.transport, window)
                 parts += [] if move is None else [part]
                 moves += [] if move is None else [move]
         self._window_tries.note(moves)
