@@ -229,6 +229,11 @@ class PartGet:
         (lease_id, _), self._loan = self._loan, None
         return release(self._endpoint, [lease_id], self._answer.refs)
 
+    def host_memory(self) -> list[np.ndarray]:
+        """What is to be filled, in the order in which it is."""
+        targets = [self.targets[field] for field in self._coming]
+        return [target.memory for target in targets if isinstance(target, HostTarget)]
+
     def move(self) -> Move | None:
         """The read that fills the targets, if the shard has opened a window to what they get."""
         if self._window is None or self._transport is None:

