@@ -41,7 +41,13 @@ class Recorder:
     def __init__(self) -> None:
         self.sent = bytearray()
 
-    def settimeout(self, timeout_s: float) -> None:
+    def gettimeout(self) -> None:
+        return None
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        pass
+
+    def setsockopt(self, *option: object) -> None:
         pass
 
     def sendall(self, data: memoryview) -> None:
