@@ -9,7 +9,7 @@ from transferqueue.backends.several import ADDRESS_BITS, own_addresses
 from transferqueue.client.assembly import GotPart
 from transferqueue.client.device_copies import LentRanges
 from transferqueue.client.file_reads import FileColumn
-from transferqueue.client.landings import inflow_to
+from transferqueue.client.landings import HostTarget, inflow_to
 from transferqueue.client.lease_returns import release
 from transferqueue.client.silent_shards import PROBE_SILENCE_S, SILENCE_S
 from transferqueue.client.windows import Move
