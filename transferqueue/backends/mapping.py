@@ -99,6 +99,11 @@ def _map(
     return int(found)
 
 
+def advise(at: int, nbytes: int, advice: int) -> bool:
+    """Tell the kernel about whole pages of this process's memory. Whether it took the advice."""
+    return bool(_libc().madvise(at, nbytes, advice) == 0)
+
+
 class _AddressSpace:
     """A stretch of this process's address space, given back when nobody refers to it."""
 
@@ -172,7 +177,7 @@ class ArenaMapping:
             return False
         low = (address - self._low) // PAGE_BYTES * PAGE_BYTES
         high = -(-(address + nbytes - self._low) // PAGE_BYTES) * PAGE_BYTES
-        return bool(_libc().madvise(self._base + low, high - low, advice) == 0)
+        return advise(self._base + low, high - low, advice)
 
     def virtual_address(self, address: int) -> int:
         """Where an address of the arena lies in this process."""

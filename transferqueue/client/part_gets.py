@@ -9,7 +9,7 @@ from transferqueue.backends.several import ADDRESS_BITS, own_addresses
 from transferqueue.client.assembly import GotPart
 from transferqueue.client.device_copies import LentRanges
 from transferqueue.client.file_reads import FileColumn
-from transferqueue.client.landings import inflow_to
+from transferqueue.client.landings import HostTarget, inflow_to
 from transferqueue.client.lease_returns import release
 from transferqueue.client.silent_shards import PROBE_SILENCE_S, SILENCE_S
 from transferqueue.client.windows import Move
@@ -227,6 +227,11 @@ class PartGet:
         assert self._loan is not None
         (lease_id, _), self._loan = self._loan, None
         return release(self._endpoint, [lease_id], self._answer.refs)
+
+    def host_memory(self) -> list[np.ndarray]:
+        """What is to be filled, in the order in which it is."""
+        targets = [self.targets[field] for field in self._coming]
+        return [target.memory for target in targets if isinstance(target, HostTarget)]
 
     def move(self) -> Move | None:
         """The read that fills the targets, if the shard has opened a window to what they get."""

@@ -16,6 +16,7 @@ from transferqueue.client.landings import HostTarget, Landings, Target
 from transferqueue.client.part_gets import PartGet
 from transferqueue.client.placement import split_by_home
 from transferqueue.client.silent_shards import Turn
+from transferqueue.client.touch_ahead import touched_ahead
 from transferqueue.client.windows import WindowTries
 from transferqueue.errors import (
     ArenaReplaced,
@@ -279,6 +280,11 @@ class Get:
             return
         if self._landings is not None:
             self._landings.get_ready()
+        fresh = [memory for part in streamed for memory in part.host_memory()]
+        with touched_ahead(fresh):
+            await self._fill(streamed, lanes)
+
+    async def _fill(self, streamed: Sequence[PartGet], lanes: ExitStack) -> None:
         in_files = [(part, columns) for part in streamed if (columns := part.in_files())]
         read = await self._caller.from_files([columns for _, columns in in_files])
         for (part, _), is_read in zip(in_files, read, strict=True):
