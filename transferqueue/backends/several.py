@@ -69,10 +69,10 @@ class SeveralBackends(Backend):
         self.default = default
         self._all = tuple(member.backend for member in members)
         self._chosen = self._all[default]
-        on_device = [n for n, one in enumerate(self._all) if one.device_access() is not None]
-        self.device = min(on_device, default=None)
-        """The number of the first one on a device, if there is any: it is the one that processes
-        of this host open; those on others are read through the shard."""
+        self.devices = tuple(
+            n for n, one in enumerate(self._all) if one.device_access() is not None
+        )
+        """The numbers of those on devices, which processes of this host may open."""
         self.refused: tuple[int, ...] = ()
         """Numbers of those that had no room when ``None`` was given last."""
 
@@ -253,10 +253,18 @@ class SeveralBackends(Backend):
 
     def are_on_device(self, addresses: Int64s) -> NDArray[np.bool_]:
         """Which of them lie in device memory that processes of this host open. bool[ranges]"""
-        if self.device is None:
-            return np.zeros(len(addresses), np.bool_)
-        is_there: NDArray[np.bool_] = addresses >> ADDRESS_BITS == self.device
-        return is_there & self._all[self.device].lies_on_device(addresses & _OWN)
+        found = np.zeros(len(addresses), np.bool_)
+        for number in self.devices:
+            is_there = addresses >> ADDRESS_BITS == number
+            found |= is_there & self._all[number].lies_on_device(addresses & _OWN)
+        return found
+
+    def on_one_device(self, addresses: Int64s) -> int | None:
+        """The number of the device whose memory all these ranges begin in, if there is one."""
+        if not len(addresses) or not self.are_on_device(addresses).all():
+            return None
+        numbers = addresses >> ADDRESS_BITS
+        return int(numbers[0]) if (numbers == numbers[0]).all() else None
 
     def is_mappable(self, addresses: Int64s) -> bool:
         """Whether all of them are, now that they are sealed."""
@@ -299,16 +307,15 @@ class SeveralBackends(Backend):
         return None if self._all[number].file_access() is None else number
 
     @property
-    def slots(self) -> SlotTable | None:
-        return None if self.device is None else self._all[self.device].slots
+    def slot_tables(self) -> dict[int, SlotTable]:
+        """Of those that have one, by number."""
+        tables = {n: one.slots for n, one in enumerate(self._all)}
+        return {number: table for number, table in tables.items() if table is not None}
 
-    def lies_on_device(self, addresses: Int64s) -> bool:
-        return bool(self.are_on_device(addresses).all())
-
-    def device_access(self) -> dict[str, Any] | None:
-        """With the ``number`` that is in the addresses there."""
-        access = None if self.device is None else self._all[self.device].device_access()
-        return None if access is None else {**access, "number": self.device}
+    def device_accesses(self) -> list[dict[str, Any]]:
+        """`device_access` of those on devices, with the ``number`` that is in the addresses."""
+        found = {n: self._all[n].device_access() for n in self.devices}
+        return [{**access, "number": n} for n, access in found.items() if access is not None]
 
     def facts(self) -> dict[str, Any]:
         return self._chosen.facts()

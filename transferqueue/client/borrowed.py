@@ -61,7 +61,7 @@ class Borrowed:
 
     def keep(self, parts: Sequence[PartGet]) -> None:
         """Of what was lent for these parts the end is told at the `end`."""
-        self._parts = [part for part in parts if part.loan is not None]
+        self._parts = [part for part in parts if part.has_loan]
         self._until_s = time.monotonic() + self.lease_s
 
     @property
@@ -88,11 +88,11 @@ class Borrowed:
         if self.is_seen:
             self._lend_on(self._side, parts)
             return
-        loans = [part.loan for part in parts if part.loan is not None]
+        lent = [access for part in parts for access in part.lent_of]
         calls = [part.give_back() for part in parts]
         try:
-            for loan in loans:
-                self._side.check(loan)
+            for access in lent:
+                self._side.check(access)
         except OwnerLost:
             await self._caller.tell(calls)
             raise

@@ -78,19 +78,19 @@ class DeviceSide(Closing):
             choose(here, there) if self._required is None else require(self._required, here, there)
         )
 
-    def way_beside(self, shard: ShardAddress) -> Choice:
-        """As `way_to`, for what the shard keeps on a device beside its memory of the host. Whatever
-        is required: that is of the shard's own memory."""
-        there = shard_side(shard, shard.beside, self._failed)
-        return choose(self._client_side(shard.beside), there)
+    def way_beside(self, shard: ShardAddress, access: DeviceAccess) -> Choice:
+        """As `way_to`, for what the shard keeps on a device beside its own memory. Whatever is
+        required: that is of the shard's own memory."""
+        return choose(self._client_side(access), shard_side(shard, access, self._failed))
 
-    def opened(self, shard: ShardAddress) -> DeviceAccess | None:
-        """The device memory of the shard that bytes are copied from and to, if there is any."""
-        access = shard.device or shard.beside
-        if access is None:
-            return None
-        way = self.way_to(shard) if shard.device is not None else self.way_beside(shard)
-        return access if way.rung in (Rung.SAME_GPU, Rung.PEER) else None
+    def opened(self, shard: ShardAddress) -> dict[int, DeviceAccess]:
+        """The device memory of the shard that bytes are copied from and to, by number."""
+        return {n: access for n, access in shard.devices.items() if self._opens(shard, access)}
+
+    def _opens(self, shard: ShardAddress, access: DeviceAccess) -> bool:
+        is_own = access.number == 0
+        way = self.way_to(shard) if is_own else self.way_beside(shard, access)
+        return way.rung in (Rung.SAME_GPU, Rung.PEER)
 
     def _client_side(self, access: DeviceAccess | None) -> ClientSide:
         if access is not None and access.handle is not None:

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from transferqueue.client.device_access import DeviceAccess
 from transferqueue.client.device_side import DeviceSide, shard_side
 from transferqueue.closing import Closing
 from transferqueue.devices.ladder import ClientSide, Rung, require
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from transferqueue.client.session import ShardAddress
     from transferqueue.devices.base import DeviceBlock, Event
+
+Ways = dict[int, tuple[DeviceSide, DeviceAccess]]
+"""To device memory of a shard, by number: the device that copies there."""
 
 _log = logging.getLogger(__name__)
 
@@ -96,11 +100,15 @@ class DeviceSides(Closing):
         found = self.holding(tensor) if self.are_open else None
         return None if found is None else found[0]
 
-    def opening(self, shard: ShardAddress) -> DeviceSide | None:
-        """A device of those that are open which copies to the shard's own device memory. None is
-        opened for it: that takes seconds, and memory of the device."""
-        sides = dict.fromkeys(self._sides.values())
-        return next((side for side in sides if side.opened(shard) is not None), None)
+    def opening(self, shard: ShardAddress, first: DeviceSide | None = None) -> Ways:
+        """By which of the devices that are open bytes are copied to each device memory of the
+        shard, ``first`` before others. None is opened for it: that takes seconds, and memory of
+        the device."""
+        found: Ways = {}
+        sides = [*(() if first is None else (first,)), *self._sides.values()]
+        for side in dict.fromkeys(sides) if shard.devices else ():
+            found = {n: (side, access) for n, access in side.opened(shard).items()} | found
+        return found
 
     def check(self, shards: Iterable[ShardAddress]) -> None:
         """At the start: `DeviceMissing`, `RungRefused`, and `ConfigError` for a way to a device

@@ -34,7 +34,8 @@ class Link:
     rung: str = ""
     """How large tensors come there: a `Rung`."""
     beside: str = ""
-    """And how those that the shard keeps on a device beside its own memory; "": it has none."""
+    """And how those that the shard keeps on devices beside its own memory, one after the other
+    where it has several; "": it has none."""
 
 
 def links_of(
@@ -57,9 +58,9 @@ def _link(shard: ShardAddress, side: DeviceSide | None, windows: ClientWindows |
         device, choice = side.device.name, side.way_to(shard)
         why_not_better = choice.why_not_better
     beside = _beside(shard, side)
-    if side is not None and beside is not None and beside.why_not:
-        of_device = f"on its device: {beside.why_not_better}"
-        why_not_better = "; ".join(filter(None, [why_not_better, of_device]))
+    worse = [choice.why_not_better for choice in beside if side is not None and choice.why_not]
+    of_devices = [f"on its device: {why}" for why in worse]
+    why_not_better = "; ".join(filter(None, [why_not_better, *of_devices]))
     return Link(
         slot=shard.slot,
         way=BEST if is_mapped else transport or shard.endpoint.partition(":")[0],
@@ -68,13 +69,11 @@ def _link(shard: ShardAddress, side: DeviceSide | None, windows: ClientWindows |
         why_not_better=why_not_better,
         device=device,
         rung=choice.rung.value,
-        beside="" if beside is None else beside.rung.value,
+        beside=", ".join(choice.rung.value for choice in beside),
     )
 
 
-def _beside(shard: ShardAddress, side: DeviceSide | None) -> Choice | None:
-    if shard.beside is None:
-        return None
+def _beside(shard: ShardAddress, side: DeviceSide | None) -> list[Choice]:
     if side is None:
-        return choose(ClientSide(), shard_side(shard, shard.beside, {}))
-    return side.way_beside(shard)
+        return [choose(ClientSide(), shard_side(shard, one, {})) for one in shard.beside]
+    return [side.way_beside(shard, one) for one in shard.beside]

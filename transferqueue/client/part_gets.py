@@ -58,7 +58,9 @@ class PartGet:
         """``at_guard``: get it from the second copy. ``is_probe``: the shard was silent before.
         ``side``: the device that the bytes go to, from that of the shard where it can."""
         self._side = side
-        self._loan: tuple[int, DeviceAccess] | None = None  # lease of device memory
+        self._accesses: Mapping[int, DeviceAccess] = {}
+        """Device memory of the shard that is copied from here, by number."""
+        self._loan_id: int | None = None  # lease of device memory
         self.columns: Mapping[str, GotColumn] = {}
         self.targets: dict[str, Target] = {}
         self._part = part
@@ -119,19 +121,20 @@ class PartGet:
     def _reader(self) -> dict[str, Any] | None:
         """This process, if it can read the shard's memory itself."""
         slot = self._part.slot
-        self._access = None if self._at_guard else self._lending()
+        self._accesses = {} if self._at_guard else self._lending()
         if self._at_guard:
             return None
         mine = self._memory.process_for(slot) if self._memory.reaches(slot) else None
-        if self._access is None:
+        if not self._accesses:
             return mine
-        return {**(mine or self._memory.process), "device": self._access.token}
+        tokens = [access.token for access in self._accesses.values()]
+        return {**(mine or self._memory.process), "devices": tokens}
 
-    def _lending(self) -> DeviceAccess | None:
+    def _lending(self) -> Mapping[int, DeviceAccess]:
         """The shard's device memory, where this process copies from it."""
         session, slot = self._caller.session, self._part.slot
         if self._side is None or not session.knows(slot):
-            return None
+            return {}
         shard = session.shard(slot)
         self._side.way_to(shard)  # is as good as required
         return self._side.opened(shard)
@@ -142,8 +145,7 @@ class PartGet:
         self._answer = GetAnswer.read(answer.body, self._arrays)
         self.columns = self._answer.columns
         lease_id, loan_id = self._answer.lease_id, self._answer.loan_id
-        if loan_id is not None and self._access is not None:
-            self._loan = int(loan_id), self._access
+        self._loan_id = None if loan_id is None else int(loan_id)
         # The shard decides: what is not in its memory comes in chunks to those who map it, too.
         if lease_id is not None and any(map(self._is_mapped, self.columns.values())):
             self._lease = self._memory.lease(self._part.slot, self._endpoint, int(lease_id))
@@ -155,10 +157,14 @@ class PartGet:
 
     def _is_lent(self, column: GotColumn) -> bool:
         """Whether it lies in device memory that was lent."""
-        if self._loan is None or column.mapped is None or column.mapped.start == column.mapped.stop:
-            return False
-        number: int = self._answer.ranges[0, column.mapped.start] >> ADDRESS_BITS
-        return number == self._loan[1].number
+        return self._access_of(column) is not None
+
+    def _access_of(self, column: GotColumn) -> DeviceAccess | None:
+        """The device memory that it lies in, if it was lent. A column is on one device."""
+        ranges = column.mapped
+        if self._loan_id is None or ranges is None or ranges.start == ranges.stop:
+            return None
+        return self._accesses.get(int(self._answer.ranges[0, ranges.start] >> ADDRESS_BITS))
 
     def _is_mapped(self, column: GotColumn) -> bool:
         """Whether it lies in memory that is mapped here."""
@@ -195,9 +201,9 @@ class PartGet:
         payload, lent = None, None
         if column.sent is not None:
             payload = self._answer.payload[column.sent]
-        elif column.mapped is not None and self._loan is not None and self._is_lent(column):
+        elif column.mapped is not None and (access := self._access_of(column)) is not None:
             starts, sizes = self._answer.ranges[:, column.mapped]
-            lent = LentRanges(access=self._loan[1], starts=own_addresses(starts), sizes=sizes)
+            lent = LentRanges(access=access, starts=own_addresses(starts), sizes=sizes)
         elif column.mapped is not None and self._lease is not None:
             starts, sizes = self._answer.ranges[:, column.mapped]
             lent = self._locked(column, starts, sizes)
@@ -218,14 +224,20 @@ class PartGet:
         return None if found is None else LentRanges(access=found, starts=starts, sizes=sizes)
 
     @property
-    def loan(self) -> DeviceAccess | None:
-        """The device memory that was lent, and is to be given back."""
-        return None if self._loan is None else self._loan[1]
+    def has_loan(self) -> bool:
+        """Whether device memory was lent, and is to be given back."""
+        return self._loan_id is not None
+
+    @property
+    def lent_of(self) -> list[DeviceAccess]:
+        """The device memory that columns lie in."""
+        found = (self._access_of(column) for column in self.columns.values())
+        return list({access.number: access for access in found if access is not None}.values())
 
     def give_back(self) -> Call:
         """End the loan. Answered with an error when what was copied may be another put's."""
-        assert self._loan is not None
-        (lease_id, _), self._loan = self._loan, None
+        assert self._loan_id is not None
+        lease_id, self._loan_id = self._loan_id, None
         return release(self._endpoint, [lease_id], self._answer.refs)
 
     def host_memory(self) -> list[np.ndarray]:

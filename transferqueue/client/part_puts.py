@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from transferqueue.client.assembly import ColumnRows
     from transferqueue.client.batch import Batch
     from transferqueue.client.counted_copies import Moved
+    from transferqueue.client.device_access import DeviceAccess
     from transferqueue.client.device_side import DeviceSide
+    from transferqueue.client.device_sides import Ways
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.client.placement import Part
     from transferqueue.client.session import ShardAddress
@@ -118,23 +120,23 @@ class PlacedPut(PartPut):
         rows: PartRows,
         memory: LocalMemory,
         shard: ShardAddress,
-        side: DeviceSide | None = None,
+        ways: Ways,
     ) -> None:
-        """``side``: one that opens device memory of the shard; ``None``: all of it is mapped."""
+        """``ways``: to device memory of the shard; what is not there is mapped. Those of tensors
+        on one device go by that, others come to it by its ring."""
         super().__init__(rows)
-        self._memory, self._shard, self._side = memory, shard, side
-        self._access = None if side is None else side.opened(shard)
+        self._memory, self._shard, self._ways = memory, shard, ways
 
     @property
     def opens_device(self) -> bool:
-        return self._access is not None
+        return bool(self._ways)
 
     def request(self, arrays: ArrayWriter) -> dict[str, Any]:
         slot, writer = self.rows.slot, self._memory.process
         if self._memory.reaches(slot):
             writer = self._memory.process_for(slot)
-        if self._access is not None:
-            writer = {**writer, "device": self._access.token}
+        if self._ways:
+            writer = {**writer, "devices": [access.token for _, access in self._ways.values()]}
         return {"payload": None, "writer": writer}
 
     def fill(self, answer: Message, timeout_s: float, moved: Moved | None = None) -> Flow | None:
@@ -146,11 +148,12 @@ class PlacedPut(PartPut):
             addresses = ArrayReader(answer.frames).int64s(answer.body["addresses"]).tolist()
         placed = list(zip(addresses, columns, strict=True))
         there = [(at, c) for at, c in placed if c.num_bytes and at != BY_WRITE]
-        number = None if self._access is None else self._access.number
-        on_device = [(at, c) for at, c in there if at >> ADDRESS_BITS == number]
-        self._map([(at, c) for at, c in there if at >> ADDRESS_BITS != number], timeout_s, moved)
-        if on_device:
-            self._copy_to_device(on_device, timeout_s, moved)
+        on_host = [(at, c) for at, c in there if at >> ADDRESS_BITS not in self._ways]
+        self._map(on_host, timeout_s, moved)
+        for number, (side, access) in self._ways.items():
+            on_device = [(own_address(at), c) for at, c in there if at >> ADDRESS_BITS == number]
+            if on_device:
+                self._copy_to_device(side, access, on_device, timeout_s, moved)
         others = [column for at, column in placed if at == BY_WRITE]
         return ChunkedColumns(others, self._shard.endpoint).flow(answer) if others else None
 
@@ -196,14 +199,16 @@ class PlacedPut(PartPut):
             moved(sum(nbytes for _, nbytes in ranges))
 
     def _copy_to_device(
-        self, columns: Sequence[tuple[int, ColumnRows]], timeout_s: float, moved: Moved | None
+        self,
+        side: DeviceSide,
+        access: DeviceAccess,
+        columns: Sequence[tuple[int, ColumnRows]],
+        timeout_s: float,
+        moved: Moved | None,
     ) -> None:
-        assert self._side is not None
-        assert self._access is not None
-        self.late = self._side
+        self.late = side
         try:
-            own = [(own_address(address), column) for address, column in columns]
-            self._side.fill(self._access, own, timeout_s)
+            side.fill(access, columns, timeout_s)
         except HandleRefused:  # before the first copy
             self.late = None
             raise

@@ -139,11 +139,11 @@ class Get:
         the second copy, or from the shard's own copy in memory of the host when it is back."""
         session = self._caller.session
         of_rows = [session.shard(part.slot) for part in self._rows if session.knows(part.slot)]
-        lost = [s for s in of_rows if (device := s.device or s.beside) and device.is_of(error)]
+        lost = [shard for shard in of_rows if any(d.is_of(error) for d in shard.devices.values())]
         guarded = {shard.slot for shard in lost if session.guard_of(shard.slot) is not None}
         self._at_guard |= guarded
-        rest = [one.device or one.beside for one in lost if one.slot not in guarded]
-        return bool(lost) and all(device is not None and device.is_kept for device in rest)
+        rest = [d for one in lost if one.slot not in guarded for d in one.devices.values()]
+        return bool(lost) and all(device.is_kept for device in rest if device.is_of(error))
 
     def _pass_over_silent(self, slots: Sequence[int]) -> None:
         """Those that were silent lately, and have a second copy elsewhere."""
@@ -217,17 +217,16 @@ class Get:
             for part in parts:
                 part.let_go()
             await self._caller.tell([part.done() for part in parts if part.is_streamed])
-            await self._caller.tell([part.give_back() for part in parts if part.loan is not None])
+            await self._caller.tell([part.give_back() for part in parts if part.has_loan])
             raise
         return columns
 
     async def _give_back(self, parts: Sequence[PartGet]) -> None:
         """End the loans of device memory, and only then believe what was copied from it."""
-        lent = [part for part in parts if part.loan is not None]
-        for part in lent:
+        lent = [part for part in parts if part.has_loan]
+        for access in [access for part in lent for access in part.lent_of]:
             assert self._side is not None
-            assert part.loan is not None
-            self._side.check(part.loan)
+            self._side.check(access)
         if lent:
             calls = [part.give_back() for part in lent]
             await self._caller.shards(calls, timeout_s=self._deadline.last_step_s())

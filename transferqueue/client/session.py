@@ -51,10 +51,8 @@ class ShardAddress:
     """"" when ``arena`` is there."""
     draining: bool = False
     """Whether it takes no new rows."""
-    device: DeviceAccess | None = None
-    """The device that its bytes are on; ``None``: they are in memory of the host,"""
-    beside: DeviceAccess | None = None
-    """but for those that belong on this device, if there is one."""
+    devices: Mapping[int, DeviceAccess] = field(default_factory=dict)
+    """The device memory that it has, by the number that addresses there begin with."""
     why_not_watched: str = ""
     """Why it could not tell whether this process still looks at memory that was lent to it."""
     transports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -63,6 +61,16 @@ class ShardAddress:
     """Those of its backends that a process of its host can read itself, by number."""
     guard: int | None = None
     """The slot whose shard has a second copy of its rows, if one does."""
+
+    @property
+    def device(self) -> DeviceAccess | None:
+        """The device that its bytes are on; ``None``: they are in memory of the host,"""
+        return self.devices.get(0)
+
+    @property
+    def beside(self) -> list[DeviceAccess]:
+        """but for those that belong on one of these."""
+        return [self.devices[number] for number in sorted(self.devices) if number != 0]
 
 
 def choose_endpoint(endpoints: Sequence[str], *, same_host: bool, transport: Transport) -> str:
@@ -225,9 +233,7 @@ def _shard_address(
     why_not = why_out_of_reach(shard)
     if not why_not and not may_map:
         why_not = f"connected with transport={window or transport.value!r}"
-    plain = shard.get("device")
-    device = None if plain is None else DeviceAccess.from_plain(plain)
-    is_beside = device is not None and device.number != 0
+    devices = map(DeviceAccess.from_plain, shard.get("devices", ()))
     arena = None if why_not else ArenaAddress.from_plain(dict(shard["arena"]))
     return ShardAddress(
         slot=int(shard["slot"]),
@@ -239,8 +245,7 @@ def _shard_address(
         arena=arena,
         why_not_mapped=why_not,
         draining=bool(shard.get("draining")),
-        device=None if is_beside else device,
-        beside=device if is_beside else None,
+        devices={device.number: device for device in devices},
         why_not_watched=why_not_watched(shard),
         transports=shard.get("transports") or {},
         files=shard.get("files") or {},

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from transferqueue.client.caller import Caller
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.device_sides import DeviceSides
-    from transferqueue.client.session import ShardAddress
     from transferqueue.net.calls import Flow
     from transferqueue.wire.format import Message
 
@@ -114,20 +113,13 @@ class Put:
         `RungRefused` where it is a worse one than is required."""
         rows, memory = PartRows(part, self._batch), self._caller.memory
         shard = self._caller.session.shard(part.slot)
-        side = self._side_to(shard)
-        is_near = side is not None or memory.reaches(part.slot)
+        ways = self._devices.opening(shard, self._side)
+        is_near = bool(ways) or memory.reaches(part.slot)
         if is_near and rows.num_bytes >= self._map_from_bytes:
-            return PlacedPut(rows, memory, shard, side)
+            return PlacedPut(rows, memory, shard, ways)
         if rows.num_bytes > STREAM_FROM_BYTES:
             return StreamedPut(rows, shard.endpoint, self._caller.windows.transport_to(shard))
         return InlinePut(rows)
-
-    def _side_to(self, shard: ShardAddress) -> DeviceSide | None:
-        """The device that copies to the shard's own device memory: that of the tensors, or another
-        one, which they come to by its ring, as what is on the host does."""
-        if self._side is not None and self._side.opened(shard) is not None:
-            return self._side
-        return self._devices.opening(shard)
 
     async def run(self) -> np.ndarray:
         """Store the batch; returns the uids of its rows, int64[rows]."""

@@ -110,7 +110,7 @@ class MirrorGets:
                 peers=self._peers,
                 moved=self._moved,
                 journal=ShardJournal(None, slot=kept.mirror.store.slot, answers={}),
-                memories=Memories(slot=kept.mirror.store.slot, arena=None, device=None),
+                memories=Memories(slot=kept.mirror.store.slot),
                 loans=DeviceLoans(None),
                 windows=Windows({}, self._backend),
                 on_free=self._on_free,

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.backends.several import own_addresses
+from transferqueue.backends.several import ADDRESS_BITS, own_addresses
 from transferqueue.devices.slots import SlotRef
+from transferqueue.errors import OwnerLost
 from transferqueue.fields import FieldKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from transferqueue.backends.base import Backend
+    from numpy.typing import NDArray
+
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.devices.slots import Overdue, SlotTable
     from transferqueue.net.server import Request
@@ -30,11 +32,12 @@ _log = logging.getLogger(__name__)
 
 
 class DeviceLoans:
-    """``backend``: those of a shard, of which one may be on a device; ``None``: none is."""
+    """``backend``: those of a shard, of which some may be on devices; ``None``: none is."""
 
     def __init__(self, backend: SeveralBackends | None) -> None:
         self._backend = backend
-        self._slots: SlotTable | None = None if backend is None else backend.slots
+        self._tables: dict[int, SlotTable] = {} if backend is None else backend.slot_tables
+        """By the number of the backend."""
         self.num_overdue = 0
         """Loans that were kept for longer than they were lent, so far."""
 
@@ -46,51 +49,68 @@ class DeviceLoans:
         until_s: float | None,
     ) -> None:
         """The slots of these columns, under a lease that is new."""
-        if self._slots is not None and self._backend is not None:
-            addresses = np.concatenate([column.runs.starts for column in columns])
-            own = own_addresses(addresses[self._backend.are_on_device(addresses)]).tolist()
-            if own:
-                self._slots.lend(reader, own, until_s, loan_id=lease_id)
+        if not self._tables:
+            return
+        addresses = np.concatenate([column.runs.starts for column in columns])
+        for table, own in self._on_devices(addresses):
+            table.lend(reader, own, until_s, loan_id=lease_id)
+
+    def _on_devices(self, addresses: NDArray[np.int64]) -> Iterator[tuple[SlotTable, list[int]]]:
+        """The tables of the devices that some of these ranges are on, and their own addresses."""
+        assert self._backend is not None
+        there = addresses[self._backend.are_on_device(addresses)]
+        numbers = there >> ADDRESS_BITS
+        for number in np.unique(numbers).tolist():
+            yield self._tables[number], own_addresses(there[numbers == number]).tolist()
 
     def refs_of(self, lease_id: int | None) -> Sequence[SlotRef]:
         """What was lent under a lease; nothing under one that is of no device memory."""
-        if self._slots is None or lease_id is None:
+        if lease_id is None:
             return ()
-        return self._slots.refs_of(lease_id) or ()
+        return [ref for table in self._tables.values() for ref in table.refs_of(lease_id) or ()]
 
     def end(self, reader: str, lease_ids: Iterable[int], now_s: float) -> None:
-        if self._slots is not None:
-            self._report(self._slots.give_back(reader, lease_ids, now_s))
+        ended = list(lease_ids)
+        for table in self._tables.values():
+            self._report(table.give_back(reader, ended, now_s))
 
     def check(self, plain: Iterable[Sequence[object]]) -> None:
         """Refs as they were sent. `StaleGeneration` or `OwnerLost` for one that is not right."""
-        for ref in plain:
-            if self._slots is not None:
-                self._slots.check(SlotRef.from_plain(ref))
+        tables = {table.pool: table for table in self._tables.values()}
+        for one in plain:
+            ref = SlotRef.from_plain(one)
+            if ref.pool in tables:
+                tables[ref.pool].check(ref)
+            elif tables:
+                raise OwnerLost(ref.pool, f"the owner of epoch {ref.epoch}")
 
     def process_gone(self, process: str, writing: Iterable[Reservation], now_s: float) -> None:
         """To be told before its space is given back."""
-        if self._slots is None or self._backend is None:
+        if not self._tables:
             return
-        written: list[int] = []
+        written: dict[str, list[int]] = {table.pool: [] for table in self._tables.values()}
         for put in writing:
             if put.writer == process:
                 has_bytes = np.array([column.nbytes > 0 for column in put.plan.columns], np.bool_)
-                there = has_bytes & self._backend.are_on_device(put.addresses)
-                written += own_addresses(put.addresses[there]).tolist()
-        self._slots.process_gone(process, written, now_s)
+                for table, own in self._on_devices(put.addresses[has_bytes]):
+                    written[table.pool] += own
+        for table in self._tables.values():
+            table.process_gone(process, written[table.pool], now_s)
 
     def tick(self, now_s: float) -> bool:
         """Whether space came free."""
-        if self._slots is None:
-            return False
-        held_bytes = self._slots.held_bytes
-        self._report(self._slots.tick(now_s))
-        return self._slots.held_bytes < held_bytes
+        came_free = [self._tick(table, now_s) for table in self._tables.values()]
+        return any(came_free)
+
+    def _tick(self, table: SlotTable, now_s: float) -> bool:
+        held_bytes = table.held_bytes
+        self._report(table.tick(now_s))
+        return table.held_bytes < held_bytes
 
     def next_s(self) -> float | None:
         """When `tick` is due."""
-        return None if self._slots is None else self._slots.next_s()
+        ends = [at_s for table in self._tables.values() if (at_s := table.next_s()) is not None]
+        return min(ends, default=None)
 
     def _report(self, overdue: Iterable[Overdue]) -> None:
         for loan in overdue:
@@ -105,15 +125,21 @@ class DeviceLoans:
 
 
 def lendable(
-    found: Mapping[str, FoundColumn], backend: Backend, from_bytes: int
+    found: Mapping[str, FoundColumn],
+    backend: SeveralBackends,
+    devices: Collection[int],
+    from_bytes: int,
 ) -> dict[str, FoundColumn]:
-    """The tensors that are lent where they lie, if they are together worth a lease."""
+    """The tensors that are lent where they lie, if they are together worth a lease. ``devices``:
+    the numbers of those that the reader opens."""
+    if not devices:
+        return {}
     tensors = {
         name: column
         for name, column in found.items()
         if column.specs[0].kind is FieldKind.TENSOR
         and column.num_bytes
-        and backend.lies_on_device(column.runs.starts)
+        and backend.on_one_device(column.runs.starts) in devices
     }
     return tensors if sum(column.num_bytes for column in tensors.values()) >= from_bytes else {}
 

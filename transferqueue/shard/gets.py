@@ -162,7 +162,7 @@ class Gets:
             list(body["optional"]),
         )
         found = {name: column for name, column in found.items() if column.specs}
-        lent = lendable(found, self._backend, MAP_FROM_BYTES) if reach.device else {}
+        lent = lendable(found, self._backend, reach.devices, MAP_FROM_BYTES)
         rest = {name: column for name, column in found.items() if name not in lent}
         mapped = self._mapped(reach, rest)
         streamed = {} if mapped else _streamed(rest)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from transferqueue.backends.several import ADDRESS_BITS
 from transferqueue.errors import ArenaReplaced
 
 if TYPE_CHECKING:
@@ -21,37 +22,40 @@ class Reach:
 
     arena: bool
     """Whether it has the shard's arena mapped."""
-    device: bool
-    """Whether it has the shard's device memory open."""
+    devices: frozenset[int] = frozenset()
+    """Numbers of the backends whose device memory it opens."""
 
     def of(self, backend: SeveralBackends, addresses: np.ndarray) -> np.ndarray:
         """Which ranges that begin here it can write itself. bool[ranges]"""
         found = np.zeros(len(addresses), np.bool_)
         if self.arena:
             found |= backend.are_in_arena(addresses)
-        if self.device:
-            found |= backend.are_on_device(addresses)
+        if self.devices:
+            there = np.isin(addresses >> ADDRESS_BITS, list(self.devices))
+            found |= there & backend.are_on_device(addresses)
         return found
 
 
-NOTHING = Reach(arena=False, device=False)
-ARENA = Reach(arena=True, device=False)
+NOTHING = Reach(arena=False)
+ARENA = Reach(arena=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memories:
-    """The tokens of what a shard has; ``None``: nothing of the kind."""
+    """The tokens of what a shard has."""
 
     slot: int
-    arena: str | None
-    device: str | None
+    arena: str | None = None
+    """``None``: there is none."""
+    devices: Mapping[str, int] = field(default_factory=dict)
+    """The numbers of backends on devices, by token."""
 
     @classmethod
     def of(cls, slot: int, backend: SeveralBackends) -> Self:
         return cls(
             slot=slot,
             arena=_token_of(backend.client_access()),
-            device=_token_of(backend.device_access()),
+            devices={one["token"]: one["number"] for one in backend.device_accesses()},
         )
 
     def reached_by(self, process: Mapping[str, Any] | None) -> Reach:
@@ -59,12 +63,15 @@ class Memories:
         one that the shard has no more."""
         if process is None:
             return NOTHING
-        for mine, its in ((self.arena, process.get("arena")), (self.device, process.get("device"))):
-            if its is not None and its != mine:
-                raise ArenaReplaced(self.slot)
-        has_device = process.get("device") is not None
-        has_arena = process.get("arena") is not None or not has_device
-        return Reach(arena=has_arena and self.arena is not None, device=has_device)
+        tokens = list(process.get("devices", ()))
+        is_other = process.get("arena") not in (None, self.arena)
+        if is_other or not all(token in self.devices for token in tokens):
+            raise ArenaReplaced(self.slot)
+        has_arena = process.get("arena") is not None or not tokens
+        return Reach(
+            arena=has_arena and self.arena is not None,
+            devices=frozenset(self.devices[token] for token in tokens),
+        )
 
 
 def _token_of(access: Mapping[str, Any] | None) -> str | None:

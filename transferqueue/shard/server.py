@@ -267,7 +267,7 @@ class ShardServer(Served):
                 "pid_namespace": pid_namespace(),
                 "budget_bytes": self._budget.nbytes,
                 "arena": self._backend.client_access(),
-                "device": self._backend.device_access(),
+                "devices": self._backend.device_accesses(),
                 "transports": self._windows.facts,
                 "files": self._backend.files(),
                 "backends": self._store.choice.names,

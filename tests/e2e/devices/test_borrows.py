@@ -184,9 +184,9 @@ def test_memory_that_was_given_on_in_the_block_is_not_believed(client: Client) -
     with pytest.raises(StaleGeneration, match="nothing is there now"), borrow:
         assert borrow._borrowed is not None
         (part,) = borrow._borrowed._parts
-        assert part._loan is not None
+        assert part._loan_id is not None
         channels = SyncChannelPool(None)
-        run_blocking(channels.exchange([release(part._endpoint, [part._loan[0]])], timeout_s=5.0))
+        run_blocking(channels.exchange([release(part._endpoint, [part._loan_id])], timeout_s=5.0))
         channels.close()
         client.clear(handle)
 

@@ -213,9 +213,9 @@ def test_what_was_given_on_while_it_was_copied_is_not_believed(
 
     def lose_the_loan(*arguments: Any) -> None:
         (part,) = taken
-        assert part._loan is not None
+        assert part._loan_id is not None
         channels = SyncChannelPool(None)
-        run_blocking(channels.exchange([release(part._endpoint, [part._loan[0]])], timeout_s=5.0))
+        run_blocking(channels.exchange([release(part._endpoint, [part._loan_id])], timeout_s=5.0))
         channels.close()
         client.clear(handle)
         copy_all(*arguments)
