@@ -1,8 +1,8 @@
 """What a training step does, as a table: which method of which role reads and writes what.
 
 A table is checked when it is made (every input is written by an earlier stage, every field once),
-and against the roles' own declarations before anything runs. Drivers take the order from it: stages
-whose inputs are there run at the same time.
+and against the roles' own declarations before anything runs. Drivers take the order from it
+(`Course`): stages whose inputs are there run at the same time.
 """
 
 from __future__ import annotations
@@ -153,20 +153,35 @@ def _check_stage(stage: Stage, fields: MethodFields) -> None:
         )
 
 
-def waves(stages: Sequence[Stage]) -> list[list[Stage]]:
-    """The stages in groups; those of one group need nothing of one another.
+class Course:
+    """Stages on their way: which may begin, and which to wait for. Pure.
 
-    Each group is as early as its inputs allow. The order within a group is the table's.
+    A stage begins when what it reads is there, not when all that began before it has ended. The
+    order of waiting is the table's, but for stages that others wait for, which come first; it does
+    not depend on who is faster, so neither does the outcome.
     """
-    left = list(stages)
-    grouped: list[list[Stage]] = []
-    while left:
-        to_come = {field for stage in left for field in stage.writes}
-        ready = [stage for stage in left if not to_come & {*stage.reads}]
-        assert ready, "a checked table has no cycle"
-        grouped.append(ready)
-        left = [stage for stage in left if stage not in ready]
-    return grouped
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self._left = list(stages)
+        self._begun: list[Stage] = []
+
+    def begin(self) -> list[Stage]:
+        """Stages whose inputs are there now; they count as begun."""
+        to_come = {field for stage in (*self._left, *self._begun) for field in stage.writes}
+        ready = [stage for stage in self._left if not to_come & {*stage.reads}]
+        assert ready or self._begun or not self._left, "a checked table has no cycle"
+        self._left = [stage for stage in self._left if stage not in ready]
+        self._begun += ready
+        return ready
+
+    def next_to_end(self) -> Stage | None:
+        """The one to wait for; it counts as ended. ``None`` when all have."""
+        wanted = {field for stage in self._left for field in stage.reads}
+        first = next((stage for stage in self._begun if wanted & {*stage.writes}), None)
+        stage = first or next(iter(self._begun), None)
+        if stage is not None:
+            self._begun.remove(stage)
+        return stage
 
 
 def fields_before(stages: Iterable[Stage]) -> list[str]:

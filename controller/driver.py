@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 
 from controller.checkpoints import CheckpointFolder, DriverState
-from controller.dataflow import waves
 from controller.driver_config import Mode, Transport
 from controller.lease_keeper import LeaseKeeper
 from controller.prompt_queue import PromptQueue
 from controller.prompt_rows import PromptRows
-from controller.role_calls import run_waves
+from controller.role_calls import run_stages
 from controller.sources import (
     WEIGHTS,
     BatchSource,
@@ -251,20 +250,18 @@ class PpoDriver:
         )
 
     def _train(self, ready: ReadyBatch) -> dict[str, float]:
-        preparing = waves([stage for stage in ready.stages if stage.writes])
-        final = waves([stage for stage in ready.stages if not stage.writes])
+        preparing = [stage for stage in ready.stages if stage.writes]
+        final = [stage for stage in ready.stages if not stage.writes]
         batch, _ = self._run(preparing, ready.batch, lambda: self._source.tend(self.step))
-        if not preparing:
-            self._source.tend(self.step)
         if ready.greedy.any():
             batch = batch[~ready.greedy]
         _, metrics = self._run(final, batch, self._count)
         return metrics
 
     def _run(
-        self, grouped: list[list[Stage]], batch: Batch, meanwhile: Callable[[], object]
+        self, stages: list[Stage], batch: Batch, meanwhile: Callable[[], object]
     ) -> tuple[Batch, dict[str, float]]:
-        return run_waves(grouped, batch, self._roles, self._transport, meanwhile=meanwhile)
+        return run_stages(stages, batch, self._roles, self._transport, meanwhile=meanwhile)
 
     def _count(self) -> None:
         self._counts = self._source.counts()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from controller.dataflow import Course
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
@@ -42,29 +44,36 @@ class Roles(Protocol):
     def reports(self, processes: Sequence[str] | None = None) -> Mapping[str, Any]: ...
 
 
-def run_waves(
-    grouped: Sequence[Sequence[Stage]],
+def run_stages(
+    stages: Sequence[Stage],
     batch: Batch,
     roles: Roles,
     transport: Transporter,
     *,
     meanwhile: Callable[[], object],
 ) -> tuple[Batch, dict[str, float]]:
-    """Run stages over a batch, those of one wave at the same time.
+    """Run stages over a batch, each as soon as what it reads is there.
 
-    Returns the batch with what they wrote, and their metrics. What an earlier stage of a wave
-    wrote is joined first, so that the outcome does not depend on who is faster. ``meanwhile`` is
-    called once, when the first wave is at work, so that it costs the roles no time.
+    Returns the batch with what they wrote, and their metrics. ``meanwhile`` is called once, when
+    the first of them are at work, so that it costs the roles no time.
     """
+    course = Course(stages)
     metrics: dict[str, float] = {}
-    for number, wave in enumerate(grouped):
-        answers = [roles.run(stage.role, stage.method, transport.sent(batch)) for stage in wave]
-        if number == 0:
-            meanwhile()
-        for stage, answer in zip(wave, answers, strict=True):
-            result = answer.get()
-            if stage.writes:
-                batch = transport.joined(batch, result)
-            else:
-                metrics |= result
+    answers = _begun(course, batch, roles, transport)
+    meanwhile()
+    while (stage := course.next_to_end()) is not None:
+        result = answers.pop(stage.name).get()
+        if stage.writes:
+            batch = transport.joined(batch, result)
+        else:
+            metrics |= result
+        answers |= _begun(course, batch, roles, transport)
     return batch, metrics
+
+
+def _begun(course: Course, batch: Batch, roles: Roles, transport: Transporter) -> dict[str, Answer]:
+    """Begin what may begin; the answers to come by the name of the stage."""
+    return {
+        stage.name: roles.run(stage.role, stage.method, transport.sent(batch))
+        for stage in course.begin()
+    }

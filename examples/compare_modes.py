@@ -55,6 +55,8 @@ RECIPE = Recipe(
     slots=128,
     segment_tokens=4,
     stage_rows=64,
+    actor_learning_rate=5e-4,
+    values_stream=False,
     warmup_accuracy=0.2,
     held_out_problems=256,
 )
@@ -69,6 +71,7 @@ class Options:
     modes: tuple[Mode, ...]
     token_s: float
     max_staleness: int
+    updates_ahead: float
     rollouts: int
     host: str
     out: Path
@@ -82,7 +85,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--seeds", type=int, nargs="+", default=[0], help="one run of each mode a seed")
     add("--modes", nargs="+", choices=every, default=every)
     add("--token-s", type=float, default=0.06, help="seconds a column of tokens (default: 0.06)")
-    add("--max-staleness", type=int, default=4, help="of fully_async (default: 4)")
+    add("--max-staleness", type=int, default=6, help="of fully_async (default: 6)")
+    add("--updates-ahead", type=float, default=2.5, help="prompts out, fully_async (default: 2.5)")
     add("--rollouts", type=int, default=2, help="processes that generate (default: 2)")
     add("--host", choices=["processes", "ray"], default="processes")
     add("--out", type=Path, default=Path("runs") / "modes")
@@ -93,6 +97,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         modes=tuple(Mode(mode) for mode in given.modes),
         token_s=given.token_s,
         max_staleness=given.max_staleness,
+        updates_ahead=given.updates_ahead,
         rollouts=given.rollouts,
         host=given.host,
         out=given.out,
@@ -105,7 +110,7 @@ def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> Mod
         num_steps=options.steps,
         mode=mode,
         max_staleness=options.max_staleness,
-        updates_ahead=1.5,
+        updates_ahead=options.updates_ahead,
         evaluate_every=0,
     )
     factories = role_factories(recipe, weights, num_rollouts=options.rollouts)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.errors import ClaimError, FieldExists, NotReady, RowsGone
+from transferqueue.handle import BatchHandle
 from workers.roles.partial_rollout import FinishedRows, PartialRollout
 
 if TYPE_CHECKING:
@@ -88,9 +89,10 @@ class RolloutStream:
             return
         idle = free == self._rollout.config.slots
         timeout_s = self._loop.poll_s if idle else 0.0
-        claim = self._runner.claim(METHOD, self._loop, free, timeout_s)
-        if claim is None:
-            return
+        for claim in self._runner.claims(METHOD, self._loop, free, timeout_s):
+            self._admit_claimed(claim)
+
+    def _admit_claimed(self, claim: tq.Claim) -> None:
         handle = self._unanswered(claim)
         if not len(handle):
             claim.ack()
@@ -144,13 +146,11 @@ class RolloutStream:
 
     def _put(self, finished: FinishedRows) -> None:
         place_of = {key: place for place, key in enumerate(finished.keys)}
-        for held in self._claims:
-            keys = [key for key in held.keys if key in place_of]
-            places = [place_of[key] for key in keys]
-            if places:
-                columns = {name: column[places] for name, column in finished.columns.items()}
-                versions = [finished.oldest_versions[place] for place in places]
-                self._store(held.rows_of(keys), columns, versions)
+        ended = [(held, [key for key in held.keys if key in place_of]) for held in self._claims]
+        handle = BatchHandle.concat([held.rows_of(keys) for held, keys in ended if keys])
+        places = [place_of[key] for _, keys in ended for key in keys]
+        columns = {name: column[places] for name, column in finished.columns.items()}
+        self._store(handle, columns, [finished.oldest_versions[place] for place in places])
         self._settle(finished.keys)
 
     def _store(self, handle: tq.BatchHandle, columns: dict[str, Any], versions: list[int]) -> None:

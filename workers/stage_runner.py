@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -170,46 +171,59 @@ class StageRunner:
     def serve(self, method_name: str, loop: StageLoop, stop: threading.Event) -> None:
         """Claim, run and ack until ``stop`` is set."""
         while not stop.is_set():
-            claim = self.claim(method_name, loop, loop.batch_rows, loop.poll_s)
-            if claim is not None:
-                self._serve_one(method_name, claim)
+            claims = self.claims(method_name, loop, loop.batch_rows, loop.poll_s)
+            if claims:
+                self._serve_one(method_name, claims)
 
-    def claim(
+    def claims(
         self, method_name: str, loop: StageLoop, num_rows: int, timeout_s: float
-    ) -> tq.Claim | None:
+    ) -> list[tq.Claim]:
         """Samples for a stage, as many as there are, up to ``num_rows``. If there are none, the
-        first that comes within ``timeout_s``, rather than more of them later; else ``None``."""
-        for rows, wait_s in ((num_rows, 0.0), (1, timeout_s)):
-            try:
-                return self.client.claim(
-                    task=loop.task,
-                    partition=loop.partition,
-                    fields=self.reads(method_name),
-                    n=rows,
-                    timeout_s=wait_s,
-                    lease_s=loop.lease_s,
-                    allow_partial=True,
-                )
-            except NotReady:
-                if not timeout_s:
-                    break
-        return None
+        first that comes within ``timeout_s`` and those that came with it, rather than more of them
+        later: a claim of one wakes this up, and one of the others follows it."""
+        there = self._claimed(method_name, loop, num_rows, 0.0)
+        if there or not timeout_s:
+            return there
+        first = self._claimed(method_name, loop, 1, timeout_s)
+        if not first or num_rows == 1:
+            return first
+        return first + self._claimed(method_name, loop, num_rows - 1, 0.0)
 
-    def _serve_one(self, method_name: str, claim: tq.Claim) -> None:
+    def _claimed(
+        self, method_name: str, loop: StageLoop, num_rows: int, timeout_s: float
+    ) -> list[tq.Claim]:
         try:
-            with claim:
-                data = self._fetch(method_name, claim.handle)
-                output = self._compute(method_name, data, claim.handle)
+            claim = self.client.claim(
+                task=loop.task,
+                partition=loop.partition,
+                fields=self.reads(method_name),
+                n=num_rows,
+                timeout_s=timeout_s,
+                lease_s=loop.lease_s,
+                allow_partial=True,
+            )
+        except NotReady:
+            return []
+        return [claim]
+
+    def _serve_one(self, method_name: str, claims: list[tq.Claim]) -> None:
+        handle = BatchHandle.concat([claim.handle for claim in claims])
+        try:
+            with ExitStack() as held:
+                for claim in claims:
+                    held.enter_context(claim)
+                data = self._fetch(method_name, handle)
+                output = self._compute(method_name, data, handle)
                 try:
-                    self.store(method_name, claim.handle, output)
+                    self.store(method_name, handle, output)
                 except FieldExists as error:
                     # An earlier worker wrote these samples and died before it could ack them.
                     log.info("%s: %s", method_name, error)
-                    self._totals(method_name).stale_rows += len(claim)
+                    self._totals(method_name).stale_rows += len(handle)
         except (RowsGone, LeaseExpired) as error:
             # Dropped as too old, or given to somebody else, while this stage was at work.
             log.info("%s: %s", method_name, error)
-            self._totals(method_name).stale_rows += len(claim)
+            self._totals(method_name).stale_rows += len(handle)
 
     def _fetch(self, method_name: str, handle: BatchHandle) -> Any:
         declaration = self._declaration(method_name)

@@ -72,6 +72,8 @@ class Recipe:
     critic_learning_rate: float = 2e-3
     kl_coefficient: float = 0.005
     importance_cap: float = 2.0
+    values_stream: bool = True
+    """As `PpoSettings.values_stream`."""
     num_heads: int = 4
     width: int = 64
     held_out_problems: int = 512
@@ -99,6 +101,7 @@ class Recipe:
             kl_place=KlPlace.LOSS if self.kl_coefficient else KlPlace.NOWHERE,
             kl_coefficient=self.kl_coefficient,
             importance_cap=self.importance_cap,
+            values_stream=self.values_stream,
         )
 
     def driver_config(

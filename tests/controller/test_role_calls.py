@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from controller.dataflow import Stage, waves
-from controller.role_calls import run_waves
+from controller.dataflow import Stage
+from controller.role_calls import run_stages
 from controller.transports import FatTransporter
 from transferqueue.view import DataProto
 
@@ -47,8 +47,8 @@ class Recorded:
 def test_what_is_done_meanwhile_costs_no_stage_its_time() -> None:
     roles = Recorder()
     batch = DataProto.from_dict({"x": torch.zeros(2)})
-    _, metrics = run_waves(
-        waves(STAGES),
+    _, metrics = run_stages(
+        STAGES,
         batch,
         roles,  # type: ignore[arg-type]  # only `run` is asked of it
         FatTransporter(),

@@ -17,6 +17,8 @@ from workers.stage_runner import StageLoop, StageRunner
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from workers.roles.generation import Generation
+
 LOOP = StageLoop(task="rollout", partition="train", batch_rows=8, lease_s=1.0, poll_s=0.05)
 
 
@@ -31,10 +33,16 @@ def client() -> Iterator[tq.Client]:
 class Running:
     """The stream in a thread, for as long as the block."""
 
-    def __init__(self, client: tq.Client, engine: FakeEngine, **more: Any) -> None:
-        self.stream = RolloutStream(
-            StageRunner(rollout(engine), client, name="rollout"), LOOP, weights="policy", **more
-        )
+    def __init__(
+        self,
+        client: tq.Client,
+        engine: FakeEngine,
+        *,
+        runner: StageRunner | None = None,
+        **more: Any,
+    ) -> None:
+        runner = runner or StageRunner(rollout(engine), client, name="rollout")
+        self.stream = RolloutStream(runner, LOOP, weights="policy", **more)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self.stream.run, args=(self._stop,))
 
@@ -45,6 +53,18 @@ class Running:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+
+
+class CountingEngine(FakeEngine):
+    """Knows how many rows each of its calls had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def generate(self, prompts: Any, prompt_mask: Any, **options: Any) -> Generation:
+        self.rows.append(len(prompts))
+        return super().generate(prompts, prompt_mask, **options)
 
 
 def put_prompts(client: tq.Client, count: int) -> tq.BatchHandle:
@@ -60,6 +80,29 @@ def test_every_prompt_gets_its_response_and_the_version_as_a_tag(client: tq.Clie
             assert sorted(claim.handle.uids) == sorted(handle.uids)
             assert set(claim.tags["policy_version"]) == {4}
         wait_until(lambda: not client.status()["partitions"]["train"]["rows"], 20.0)
+
+
+def test_a_rollout_that_waited_answers_all_prompts_that_came_together_and_puts_them_at_once(
+    client: tq.Client,
+) -> None:
+    engine = CountingEngine()
+    puts = 0
+
+    class Counted(StageRunner):
+        def store(self, *args: Any, **options: Any) -> tq.BatchHandle:
+            nonlocal puts
+            puts += 1
+            return super().store(*args, **options)
+
+    with Running(client, engine, runner=Counted(rollout(engine), client, name="rollout")):
+        wait_until(lambda: client.status()["partitions"]["train"]["waiting"]["claims"] == 1, 20.0)
+        put_prompts(client, 3)  # woken by the first of them
+        with client.claim(
+            task="update", partition="train", fields=["responses"], n=3, timeout_s=20
+        ):
+            pass
+    assert set(engine.rows) == {3}
+    assert puts == 1
 
 
 def test_what_is_under_way_is_given_back_when_the_stream_ends(client: tq.Client) -> None:

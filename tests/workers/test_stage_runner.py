@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import transferqueue as tq
+from tests.waiting import wait_until
 from workers.roles.fields import stage
 from workers.stage_runner import StageLoop, StageRunner, StageTotals, WrongOutput
 
@@ -110,6 +111,26 @@ def test_a_loop_takes_every_sample_once_and_puts_to_it(client: tq.Client) -> Non
     )
     got = client.get(tq.BatchHandle.concat(handles), fields=["y"])["y"]
     assert got.tolist() == [2 * i for i in range(5) for _ in range(4)]
+
+
+def test_a_stage_that_waited_takes_with_the_first_sample_those_that_came_with_it(
+    client: tq.Client,
+) -> None:
+    runner = StageRunner(Doubler(), client)
+    client.create_partition("woken", tasks=["t"])
+    loop = StageLoop(task="t", partition="woken", batch_rows=8)
+
+    def put() -> None:
+        wait_until(lambda: client.status()["partitions"]["woken"]["waiting"]["claims"] == 1)
+        client.put({"x": torch.arange(5)}, partition="woken")
+
+    putting = threading.Thread(target=put)
+    putting.start()
+    claims = runner.claims("double", loop, 8, 10.0)
+    putting.join()
+    assert [len(claim) for claim in claims] == [1, 4]
+    for claim in claims:
+        claim.ack()
 
 
 def test_samples_that_an_earlier_worker_wrote_and_did_not_ack_are_acked_as_they_are(
