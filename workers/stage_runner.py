@@ -214,16 +214,29 @@ class StageRunner:
                     held.enter_context(claim)
                 data = self._fetch(method_name, handle)
                 output = self._compute(method_name, data, handle)
-                try:
-                    self.store(method_name, handle, output)
-                except FieldExists as error:
-                    # An earlier worker wrote these samples and died before it could ack them.
-                    log.info("%s: %s", method_name, error)
-                    self._totals(method_name).stale_rows += len(handle)
+                self._store_missing(method_name, handle, output)
         except (RowsGone, LeaseExpired) as error:
             # Dropped as too old, or given to somebody else, while this stage was at work.
             log.info("%s: %s", method_name, error)
             self._totals(method_name).stale_rows += len(handle)
+
+    def _store_missing(
+        self, method_name: str, handle: BatchHandle, output: Mapping[str, Any]
+    ) -> None:
+        """An earlier worker may have written some of these samples, and died before it could ack
+        them. Those stay as they are."""
+        try:
+            self.store(method_name, handle, output)
+        except FieldExists as error:
+            if len(handle) == 1:
+                log.info("%s: %s", method_name, error)
+                self._totals(method_name).stale_rows += 1
+                return
+            batch, middle = DataProto.from_single_dict(dict(output)), len(handle) // 2
+            for rows in (slice(0, middle), slice(middle, len(handle))):
+                half = batch[rows]
+                columns = {name: _column(half, name) for name in output}
+                self._store_missing(method_name, handle[rows], columns)
 
     def _fetch(self, method_name: str, handle: BatchHandle) -> Any:
         declaration = self._declaration(method_name)

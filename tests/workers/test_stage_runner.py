@@ -148,6 +148,19 @@ def test_samples_that_an_earlier_worker_wrote_and_did_not_ack_are_acked_as_they_
         client.claim(task="t", partition="again", fields=["x"], n=1, timeout_s=0.0)
 
 
+def test_samples_that_nobody_wrote_are_written_beside_those_that_an_earlier_worker_wrote(
+    client: tq.Client,
+) -> None:
+    handle = client.put({"x": torch.arange(5)}, partition="mixed")
+    client.put({"y": torch.tensor([7, 7])}, handle=handle[[1, 4]])
+    client.wait(handle)
+    runner = StageRunner(Doubler(), client)
+    loop = StageLoop(task="t", partition="mixed", batch_rows=5)
+    serve_until(runner, loop, lambda: totals(runner).stale_rows == 2)
+    assert totals(runner).calls == 1
+    assert client.get(handle, fields=["y"])["y"].tolist() == [0, 7, 4, 6, 7]
+
+
 def test_a_column_that_is_fetched_and_never_looked_at_is_counted(client: tq.Client) -> None:
     role = Doubler()
 
