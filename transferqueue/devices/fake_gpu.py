@@ -3,14 +3,16 @@
 It is strict where drivers are lenient by luck: a copy moves its bytes only when the stream comes to
 it, and the stream goes on only while somebody waits for it, so whoever reads without waiting reads
 the wrong bytes, every time. With ``stepped`` it goes on by `FakeStream.step` alone, one piece of
-work at a time: a test then sees every moment in between. While it is `FakeGpu.held` nothing goes
-on, and whoever waits does wait, as for a device that is at work.
+work at a time: a test then sees every moment in between, while whoever waits does so on a thread of
+its own. While it is `FakeGpu.held` nothing goes on, and whoever waits does wait, as for a device
+that is at work.
 """
 
 from __future__ import annotations
 
 import mmap
 import threading
+import time
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
+
+WATCH_S = 0.0005
 
 MAX_EVENTS = 1000
 """Live events of one process: about where drivers run out."""
@@ -305,8 +309,16 @@ class FakeStream(Stream):
     def go_on(self, timeout_s: float) -> None:
         """The next piece of work, when the device is held no more. `DeviceStuck` when that takes
         longer, and at once where nothing would ever go on."""
-        if self.device.stepped or not self.device.goes_on.wait(timeout_s) or not self.step():
+        if not self.device.goes_on.wait(timeout_s) or not self.step():
             raise DeviceStuck(self.device.name, timeout_s)
+
+    def watch(self, is_over: Callable[[], bool], timeout_s: float) -> None:
+        """Wait while somebody else steps. `DeviceStuck`."""
+        end_s = time.monotonic() + timeout_s
+        while not is_over():
+            if time.monotonic() > end_s:
+                raise DeviceStuck(self.device.name, timeout_s)
+            time.sleep(WATCH_S)
 
     def copy_in(self, block: DeviceBlock, offset: int, source: memoryview) -> None:
         block.check(offset, source.nbytes)
@@ -345,6 +357,8 @@ class FakeStream(Stream):
             self._queue.append(event.has_come)
 
     def synchronize(self, timeout_s: float = WAIT_S) -> None:
+        if self.device.stepped:
+            self.watch(lambda: not self._queue, timeout_s)
         while self._queue:
             self.go_on(timeout_s)
 
@@ -398,6 +412,8 @@ class FakeEvent(Event):
         return self._is_reached
 
     def wait(self, timeout_s: float = WAIT_S) -> None:
+        if self._stream.device.stepped:
+            self._stream.watch(lambda: self._is_reached, timeout_s)
         while not self._is_reached:
             self._stream.go_on(timeout_s)
 
