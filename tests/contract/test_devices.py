@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transferqueue.devices.base import Device, Event, MemoryHandle
-    from transferqueue.devices.fake_gpu import FakeGpuBlock
+    from transferqueue.devices.fake_memory import FakeGpuBlock
     from transferqueue.testing.device_probe import DeviceCheck, DeviceMaker
 
 KINDS = ["host", "fake", pytest.param("cuda", marks=[pytest.mark.gpu, needs_cuda])]

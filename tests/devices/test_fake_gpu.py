@@ -53,7 +53,7 @@ def test_a_copy_moves_its_bytes_when_the_stream_comes_to_it(machine: FakeMachine
     assert (out == pattern(1, 100)).all()
     assert not event.is_done()
     with pytest.raises(DeviceStuck):
-        event.wait()
+        event.wait(0.01)
     assert stream.step()
     assert event.is_done()
     assert not stream.step()

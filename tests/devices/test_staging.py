@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from transferqueue.devices.fake_gpu import FakeGpu
 from transferqueue.devices.fake_machine import FakeMachine, Fault
@@ -200,3 +202,56 @@ def test_one_chunk_is_copied_to_several_places(gpu: FakeGpu, block: DeviceBlock)
         expected[start : start + size] = data[at : at + size]
         at += size
     assert (out == expected).all()
+
+
+def test_small_copies_share_a_chunk_and_its_event(gpu: FakeGpu, block: DeviceBlock) -> None:
+    data, out = pattern(10, NBYTES), np.zeros(NBYTES, np.uint8)
+    with Staging(gpu, chunk_bytes=64 << 10, num_chunks=3) as staging:
+        for low in range(0, 100_000, 100):
+            staging.copy_in(block, low, data[low : low + 100].data)
+        assert gpu.counters.events_live == 1
+        assert staging.has_room
+        staging.flush()
+        staging.copy_each_out((block, low, out[low : low + 77]) for low in range(0, 100_000, 100))
+        assert gpu.counters.events_live <= 3
+    at = np.arange(100_000) % 100 < 77
+    assert (out[:100_000][at] == data[:100_000][at]).all()
+    assert not out[:100_000][~at].any()
+
+
+@given(st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_copied_after_one_another_is_right(
+    gpu: FakeGpu, block: DeviceBlock, data: st.DataObject
+) -> None:
+    """The device comes to a copy long after it was given."""
+    dice = np.random.default_rng(data.draw(st.integers(0, 100)))
+    with Staging(gpu, chunk_bytes=1000, num_chunks=data.draw(st.integers(2, 4))) as staging:
+        whole = dice.integers(0, 256, 20_000, np.uint8)
+        staging.copy_in(block, 0, whole.data)
+        for _ in range(data.draw(st.integers(1, 12))):
+            start = data.draw(st.integers(0, 15_000))
+            nbytes = data.draw(st.sampled_from([1, 10, 400, 999, 1000, 1001, 4000]))
+            part = dice.integers(0, 256, nbytes, np.uint8)
+            what = data.draw(st.sampled_from(["in", "out", "chunk", "flush", "lent"]))
+            if what == "in":
+                staging.copy_in(block, start, part.data)
+                whole[start : start + nbytes] = part
+                part[:] = 0
+            elif what == "chunk":
+                part = part[:1000]
+                with staging.chunk(len(part)) as memory:
+                    memory[:] = part
+                    staging.copy_chunk_in(block, [(start, len(part))], memory)
+                whole[start : start + len(part)] = part
+            elif what == "out":
+                staging.copy_out(block, start, part.data)
+                assert (part == whole[start : start + nbytes]).all()
+            elif what == "lent":
+                (lent,) = staging.lent_out(block, [[(start, min(nbytes, 1000))]])
+                assert lent.tobytes() == whole[start : start + min(nbytes, 1000)].tobytes()
+            else:
+                staging.flush()
+        out = np.zeros(20_000, np.uint8)
+        staging.copy_out(block, 0, out.data)
+        assert (out == whole).all()

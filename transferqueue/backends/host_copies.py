@@ -64,8 +64,10 @@ class HostCopies(Closing):
     def keep(self, staging: Staging, block: DeviceBlock, addresses: Int64s, nbytes: Int64s) -> None:
         """Copy ranges of the device's memory, which are complete."""
         starts, sizes = merge_runs(addresses, nbytes)
-        for address, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            staging.copy_out(block, address, self._mapping.array(address, size).data)
+        staging.copy_each_out(
+            (block, address, self._mapping.array(address, size))
+            for address, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+        )
 
     def restore(
         self, staging: Staging, block: DeviceBlock, addresses: Int64s, nbytes: Int64s

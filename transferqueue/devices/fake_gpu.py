@@ -3,17 +3,18 @@
 It is strict where drivers are lenient by luck: a copy moves its bytes only when the stream comes to
 it, and the stream goes on only while somebody waits for it, so whoever reads without waiting reads
 the wrong bytes, every time. With ``stepped`` it goes on by `FakeStream.step` alone, one piece of
-work at a time: a test then sees every moment in between. While it is `FakeGpu.held` nothing goes
-on, and whoever waits does wait, as for a device that is at work.
+work at a time: a test then sees every moment in between, while whoever waits does so on a thread of
+its own. While it is `FakeGpu.held` nothing goes on, and whoever waits does wait, as for a device
+that is at work.
 """
 
 from __future__ import annotations
 
 import mmap
 import threading
+import time
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,8 +32,15 @@ from transferqueue.devices.base import (
     refuse_opened,
     this_process,
 )
-from transferqueue.devices.fake_machine import FakeBlock, FakeMachine, Fault
-from transferqueue.devices.host import BorrowedBlock, DoneEvent, KeptMemory, tensor_of
+from transferqueue.devices.fake_machine import FakeMachine, Fault
+from transferqueue.devices.fake_memory import (
+    Counters,
+    FakeGpuBlock,
+    PinnedMemory,
+    TensorMemory,
+    part_of,
+)
+from transferqueue.devices.host import BorrowedBlock, DoneEvent, tensor_of
 from transferqueue.errors import (
     Closed,
     DeviceError,
@@ -53,6 +61,8 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
 
+WATCH_S = 0.0005
+
 MAX_EVENTS = 1000
 """Live events of one process: about where drivers run out."""
 
@@ -67,58 +77,6 @@ def open_fake(name: str) -> FakeGpu:
     if which not in order:
         raise DeviceMissing(f"fake:{name}", f"the machine has {', '.join(machine.uuids)}")
     return FakeGpu(machine, which)
-
-
-@dataclass(slots=True)
-class Counters:
-    """What was done, for tests to look at."""
-
-    events_live: int = 0
-    bytes_pinned: int = 0
-    """Copied from or to host memory that is registered;"""
-    bytes_pageable: int = 0
-    """and that is not."""
-    bytes_across: int = 0
-    opens: int = 0
-    registered: dict[int, int] = field(default_factory=dict)
-    """Address and size of what is page-locked."""
-
-    def count_host(self, memory: Bytes) -> None:
-        at, nbytes = int(memory.ctypes.data), memory.nbytes
-        is_pinned = any(a <= at and at + nbytes <= a + n for a, n in self.registered.items())
-        if is_pinned:
-            self.bytes_pinned += nbytes
-        else:
-            self.bytes_pageable += nbytes
-
-
-class FakeGpuBlock(DeviceBlock):
-    """Part of the file that is the GPU's memory."""
-
-    def __init__(
-        self, memory: Bytes, uuid: str, found: FakeBlock, nbytes: int, on_close: Callable[[], None]
-    ) -> None:
-        self.uuid, self.nbytes, self.serial = uuid, nbytes, found.serial
-        self.is_own = found.owner == this_process()
-        self._bytes: Bytes | None = memory[found.offset : found.offset + nbytes]
-        self._on_close = on_close
-
-    @property
-    def address(self) -> int:
-        if self._bytes is None:
-            raise Closed("this block of device memory")
-        return int(self._bytes.ctypes.data)
-
-    def part(self, offset: int, nbytes: int) -> Bytes:
-        """As a copy that a stream comes to reads or writes it."""
-        if self._bytes is None:
-            raise DeviceError(f"{self.uuid}: a copy touched memory that was freed")
-        return self._bytes[offset : offset + nbytes]
-
-    def close(self) -> None:
-        if self._bytes is not None:
-            self._bytes = None
-            self._on_close()
 
 
 class FakeGpu(Device):
@@ -213,14 +171,14 @@ class FakeGpu(Device):
         self._mapped()
         if self.machine.has(Fault.REFUSE_PINNING):
             raise PinningRefused(memory.nbytes, "the driver says no")
-        return _Pinned(memory, self.counters)
+        return PinnedMemory(memory, self.counters)
 
     def new_tensor(self, nbytes: int) -> tuple[torch.Tensor, DeviceBlock]:
         """To torch it is a tensor of the CPU; `holds` knows it. Freed with its last user."""
         import torch
 
         block = self.allocate(max(1, nbytes))
-        memory = np.asarray(_TensorMemory(block))[:nbytes]
+        memory = np.asarray(TensorMemory(block))[:nbytes]
         return torch.from_numpy(memory), BorrowedBlock(self.uuid, memory)
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -239,7 +197,7 @@ class FakeGpu(Device):
         self, block: DeviceBlock, offset: int, nbytes: int, keep: object
     ) -> torch.Tensor:
         block.check(offset, nbytes)
-        return tensor_of(_part(block, offset, nbytes), keep)
+        return tensor_of(part_of(block, offset, nbytes), keep)
 
     def after_torch(self) -> Event:
         """To torch it is all memory of the CPU, where it does things at once, unless a test says
@@ -248,30 +206,6 @@ class FakeGpu(Device):
 
     def close(self) -> None:
         self._memory = None
-
-
-class _TensorMemory:
-    """Frees a block when no array looks at it any more."""
-
-    def __init__(self, block: FakeGpuBlock) -> None:
-        self._block = block
-        self.__array_interface__ = block.part(0, block.nbytes).__array_interface__
-        self._mapping = block.part(0, block.nbytes)
-
-    def __del__(self) -> None:
-        self._block.close()
-
-
-class _Pinned(KeptMemory):
-    def __init__(self, memory: memoryview, counters: Counters) -> None:
-        super().__init__(memory)
-        self._counters = counters
-        self._at = int(as_bytes(memory).ctypes.data)
-        counters.registered[self._at] = memory.nbytes
-
-    def close(self) -> None:
-        super().close()
-        self._counters.registered.pop(self._at, None)
 
 
 class FakeStream(Stream):
@@ -305,20 +239,28 @@ class FakeStream(Stream):
     def go_on(self, timeout_s: float) -> None:
         """The next piece of work, when the device is held no more. `DeviceStuck` when that takes
         longer, and at once where nothing would ever go on."""
-        if self.device.stepped or not self.device.goes_on.wait(timeout_s) or not self.step():
+        if not self.device.goes_on.wait(timeout_s) or not self.step():
             raise DeviceStuck(self.device.name, timeout_s)
+
+    def watch(self, is_over: Callable[[], bool], timeout_s: float) -> None:
+        """Wait while somebody else steps. `DeviceStuck`."""
+        end_s = time.monotonic() + timeout_s
+        while not is_over():
+            if time.monotonic() > end_s:
+                raise DeviceStuck(self.device.name, timeout_s)
+            time.sleep(WATCH_S)
 
     def copy_in(self, block: DeviceBlock, offset: int, source: memoryview) -> None:
         block.check(offset, source.nbytes)
         host = as_bytes(source)
-        self._give(lambda: self._copy_host(_part(block, offset, host.nbytes), host, host))
+        self._give(lambda: self._copy_host(part_of(block, offset, host.nbytes), host, host))
 
     def copy_out(self, block: DeviceBlock, offset: int, out: memoryview) -> None:
         block.check(offset, out.nbytes)
         if out.readonly:
             raise ValueError("the memory to copy to is read-only")
         host = as_bytes(out)
-        self._give(lambda: self._copy_host(host, _part(block, offset, host.nbytes), host))
+        self._give(lambda: self._copy_host(host, part_of(block, offset, host.nbytes), host))
 
     def _copy_across(
         self,
@@ -329,7 +271,8 @@ class FakeStream(Stream):
         nbytes: int,
     ) -> None:
         def copy() -> None:
-            copy_into(_part(target, target_offset, nbytes), _part(source, source_offset, nbytes))
+            found = part_of(source, source_offset, nbytes)
+            copy_into(part_of(target, target_offset, nbytes), found)
             self.device.counters.bytes_across += nbytes
 
         self._give(copy)
@@ -345,6 +288,8 @@ class FakeStream(Stream):
             self._queue.append(event.has_come)
 
     def synchronize(self, timeout_s: float = WAIT_S) -> None:
+        if self.device.stepped:
+            self.watch(lambda: not self._queue, timeout_s)
         while self._queue:
             self.go_on(timeout_s)
 
@@ -398,10 +343,7 @@ class FakeEvent(Event):
         return self._is_reached
 
     def wait(self, timeout_s: float = WAIT_S) -> None:
+        if self._stream.device.stepped:
+            self._stream.watch(lambda: self._is_reached, timeout_s)
         while not self._is_reached:
             self._stream.go_on(timeout_s)
-
-
-def _part(block: DeviceBlock, offset: int, nbytes: int) -> Bytes:
-    assert isinstance(block, FakeGpuBlock | BorrowedBlock)
-    return block.part(offset, nbytes)

@@ -2,7 +2,8 @@
 
 Drivers copy at full speed, and beside other work, only from and to page-locked memory; page-locking
 takes long and its amount is limited. So bytes go through a few chunks that are locked once: while
-the device copies one, the next is filled. One event a chunk is live, whatever is copied.
+the device copies one, the next is filled. One event a chunk is made and waited for, however many
+tensors are in it.
 
 Where page-locking is refused the ring is ordinary memory: slower, never wrong. That is logged once,
 with the remedy.
@@ -79,6 +80,9 @@ class Staging(Closing):
         ring: Bytes = np.frombuffer(mmap.mmap(-1, chunk_bytes * num_chunks), np.uint8)
         self._registration, self.why_not_pinned = _pinned(device, ring)
         self._ring = deque(_Chunk(part) for part in ring.reshape(num_chunks, chunk_bytes))
+        self._filling: _Chunk | None = None
+        """The last of the ring, while there is room in it: its event comes when it is full."""
+        self._filled = 0  # bytes of it
 
     @property
     def is_pinned(self) -> bool:
@@ -93,10 +97,29 @@ class Staging(Closing):
     ) -> None:
         """As `copy_in`: the bytes of ``source``, in order, to these offsets, so many each."""
         data, at = as_bytes(source), 0
-        for pieces in _cut(ranges, self._chunk_bytes):
-            with self.chunk(sum(size for _, size in pieces)) as memory:
+        for start, nbytes in ranges:
+            offset, end = start, at + nbytes
+            while at < end:
+                memory = self._room(end - at)
                 copy_into(memory, data[at : at + len(memory)])
-                at += self.copy_chunk_in(block, pieces, memory)
+                self.stream.copy_in(block, offset, memory.data)
+                at, offset = at + len(memory), offset + len(memory)
+
+    def _room(self, nbytes: int) -> Bytes:
+        """Memory of the ring that no copy is under way from, uint8[up to nbytes]."""
+        if self._filled == self._chunk_bytes:
+            self._settle()
+        if self._filling is None:
+            self._filling, self._filled = self._next(), 0
+        start = self._filled
+        self._filled = min(start + nbytes, self._chunk_bytes)
+        return self._filling.memory[start : self._filled]
+
+    def _settle(self, event: Event | None = None) -> None:
+        """Nothing more goes into the chunk that was filled last. ``event``: after its copies."""
+        filled, self._filling, self._filled = self._filling, None, 0
+        if filled is not None:
+            filled.event = event or self.stream.record()
 
     @property
     def has_room(self) -> bool:
@@ -134,16 +157,16 @@ class Staging(Closing):
 
     def copy_each_out(self, copies: Iterable[tuple[DeviceBlock, int, Bytes]]) -> None:
         """As `copy_out`, of several: blocks, offsets, and memory to be filled, uint8[bytes]."""
-        under_way: deque[tuple[_Chunk, Bytes]] = deque()
-        for block, offset, target in copies:
-            for low in range(0, len(target), self._chunk_bytes):
-                part = target[low : low + self._chunk_bytes]
-                if len(under_way) == len(self._ring):
-                    self._land(*under_way.popleft())
-                chunk = self._next()
-                self.stream.copy_out(block, offset + low, chunk.memory[: len(part)].data)
-                chunk.event = self.stream.record()
-                under_way.append((chunk, part))
+        under_way: deque[tuple[_Chunk, list[Bytes]]] = deque()
+        for pieces in _packed(copies, self._chunk_bytes):
+            if len(under_way) == len(self._ring):
+                self._land(*under_way.popleft())
+            chunk, at = self._next(), 0
+            for block, offset, part in pieces:
+                self.stream.copy_out(block, offset, chunk.memory[at : at + len(part)].data)
+                at += len(part)
+            chunk.event = self.stream.record()
+            under_way.append((chunk, [part for _, _, part in pieces]))
         while under_way:
             self._land(*under_way.popleft())
 
@@ -200,7 +223,9 @@ class Staging(Closing):
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the device has made all copies so far. `DeviceStuck`."""
-        self.record().wait(self.timeout_s if timeout_s is None else timeout_s)
+        event = self.record()
+        self._settle(event)
+        event.wait(self.timeout_s if timeout_s is None else timeout_s)
 
     def close(self) -> None:
         """The ring is kept locked, and lost, where the device may still write to it."""
@@ -214,14 +239,18 @@ class Staging(Closing):
         """The chunk that was used longest ago, when it may be used again."""
         if not self._ring:
             raise Closed("the staging of this device")
+        self._settle()
         chunk = self._ring[0]
         chunk.wait(self.timeout_s)
         self._ring.rotate(-1)
         return chunk
 
-    def _land(self, chunk: _Chunk, target: Bytes) -> None:
+    def _land(self, chunk: _Chunk, targets: Sequence[Bytes]) -> None:
         chunk.wait(self.timeout_s)
-        copy_into(target, chunk.memory[: len(target)])
+        at = 0
+        for target in targets:
+            copy_into(target, chunk.memory[at : at + len(target)])
+            at += len(target)
 
 
 def _side_by_side(
@@ -233,16 +262,18 @@ def _side_by_side(
         at += nbytes
 
 
-def _cut(ranges: Iterable[tuple[int, int]], chunk_bytes: int) -> Iterator[list[tuple[int, int]]]:
-    """Offsets and sizes, in groups of a chunk in all, the last of fewer."""
-    pieces: list[tuple[int, int]] = []
+def _packed(
+    copies: Iterable[tuple[DeviceBlock, int, Bytes]], chunk_bytes: int
+) -> Iterator[list[tuple[DeviceBlock, int, Bytes]]]:
+    """Copies in groups of a chunk in all, the last of fewer."""
+    pieces: list[tuple[DeviceBlock, int, Bytes]] = []
     room = chunk_bytes
-    for offset, nbytes in ranges:
-        end = offset + nbytes
-        while offset < end:
-            size = min(room, end - offset)
-            pieces.append((offset, size))
-            offset, room = offset + size, room - size
+    for block, offset, target in copies:
+        low = 0
+        while low < len(target):
+            part = target[low : low + room]
+            pieces.append((block, offset + low, part))
+            low, room = low + len(part), room - len(part)
             if not room:
                 yield pieces
                 pieces, room = [], chunk_bytes
