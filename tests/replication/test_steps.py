@@ -128,6 +128,23 @@ def test_what_a_dead_home_had_asked_for_changes_nothing_when_it_comes_late() -> 
     assert pair.mirrored() == pair.model.state != {}
 
 
+def test_a_home_that_its_guard_refuses_asks_now_and_then_and_not_all_the_time() -> None:
+    pair = Pair()
+    pair.settle()
+    late = pair.home
+    pair.home = late.restarted(1)
+    pair.settle()
+    pair.home = late
+    num_asked = 0
+    for _ in range(100):  # a second
+        pair.now_s += 0.01
+        late.link.tick(pair.now_s)
+        num_asked += len(late.wire.to_guard)
+        pair.exchange(3)
+        late.link.hear()
+    assert 1 <= num_asked <= 8
+
+
 def test_of_steps_behind_one_that_was_lost_none_is_made() -> None:
     pair = Pair()
     pair.settle()

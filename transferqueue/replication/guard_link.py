@@ -287,8 +287,10 @@ class GuardLink:
             self._copies.begin_copy()
 
     def _guard_is_new(self) -> None:
-        """It is another process, or has dropped what it had: nothing of it can be relied on."""
-        self._start_over(self._now_s)
+        """It is another process, or has dropped what it had: nothing of it can be relied on. Or it
+        has heard of a newer process of this slot, and refuses to begin with this one."""
+        is_refused = self._begin_s is not None
+        self._start_over(self._now_s + BEGIN_AGAIN_S * is_refused)
         if self._log.phase is not Phase.ALONE:
             self._stand_alone()
 
