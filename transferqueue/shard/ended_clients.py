@@ -2,8 +2,8 @@
 
 A client that ends says nothing (`net.presence`). What it was lent is given up by `Deadlines`, or
 with its process; here it is about puts that have nothing yet, and wait for space of the shard or
-for room under their partition's quota. A live client that was cut off finds out when it is back, as it
-asks for its request, and sends it again: it has lost its place and nothing else.
+for room under their partition's quota. A live client that was cut off finds out when it is back, as
+it asks for its request, and sends it again: it has lost its place and nothing else.
 """
 
 from __future__ import annotations
