@@ -80,6 +80,18 @@ def test_a_put_that_waited_too_long_is_told_who_holds_the_rows(driver: Driver) -
     )
 
 
+def test_a_put_that_waited_for_the_one_before_it_is_told_so(driver: Driver) -> None:
+    driver.declare(max_rows=8, max_bytes=None, **CONSUMED)
+    driver.put(6)
+    driver.admit(4, timeout_s=100)
+    behind = driver.admit(1, timeout_s=5)
+    driver.pass_time(5)
+    assert str(driver.answers[behind]) == (
+        "partition 'train': 10 + 1 rows over the limit 8; held by task 't' "
+        "(6 not taken yet); puts that came before it: 1."
+    )
+
+
 def test_bytes_count_as_rows_do(driver: Driver) -> None:
     driver.declare(max_bytes=10 * CELL_BYTES, **CONSUMED)
     uids = driver.put(8)

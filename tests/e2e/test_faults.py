@@ -83,6 +83,19 @@ def test_a_writer_that_is_killed_while_it_waits_for_space_keeps_nobody_off(
     assert shard(client)["used_bytes"] == 50 * MIB
 
 
+def test_a_writer_that_is_killed_while_it_waits_for_its_quota_keeps_nobody_off(
+    service: tq.Service, client: tq.Client
+) -> None:
+    client.create_partition("half", max_rows=8)
+    held = client.put({"x": torch.ones(8, 1)}, partition="half")
+    with program("write_half", service, 4) as writer:
+        wait_until(lambda: shard(client)["puts_over_quota"] == 1, timeout_s=20)
+        writer.kill()
+        client.clear(held[:2])
+        client.put({"x": torch.ones(1, 1)}, partition="half", timeout_s=12)  # that one had 30 s
+    assert not shard(client)["puts_over_quota"]
+
+
 def test_a_reader_that_is_killed_holds_no_memory(service: tq.Service, client: tq.Client) -> None:
     handle = client.put({"x": torch.ones(16, 1 << 18)})
     with program("hold", service, hexed(handle)) as reader:

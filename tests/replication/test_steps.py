@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from tests.replication.two_shards import (
@@ -19,6 +21,7 @@ from tests.replication.two_shards import (
 )
 from transferqueue.replication import changes
 from transferqueue.replication.copy_log import Phase
+from transferqueue.replication.guard_link import MOST_NO_ROOM_S, NO_ROOM, NO_ROOM_S
 from transferqueue.replication.guard_link import Guard as GuardOfLink
 from transferqueue.replication.throttle import Throttle
 
@@ -128,6 +131,23 @@ def test_what_a_dead_home_had_asked_for_changes_nothing_when_it_comes_late() -> 
     assert pair.mirrored() == pair.model.state != {}
 
 
+def test_a_home_that_its_guard_refuses_asks_now_and_then_and_not_all_the_time() -> None:
+    pair = Pair()
+    pair.settle()
+    late = pair.home
+    pair.home = late.restarted(1)
+    pair.settle()
+    pair.home = late
+    num_asked = 0
+    for _ in range(100):  # a second
+        pair.now_s += 0.01
+        late.link.tick(pair.now_s)
+        num_asked += len(late.wire.to_guard)
+        pair.exchange(3)
+        late.link.hear()
+    assert 1 <= num_asked <= 8
+
+
 def test_of_steps_behind_one_that_was_lost_none_is_made() -> None:
     pair = Pair()
     pair.settle()
@@ -219,13 +239,20 @@ def test_a_put_for_whose_second_copy_there_is_no_room_is_refused_and_both_go_on_
 
 
 def test_a_copy_that_finds_no_room_is_given_up_and_made_when_there_is() -> None:
-    pair = Pair(guard_bytes=512)
+    pair = Pair(guard_bytes=1024)
     pair.register.hear(pair.home)
     for _ in range(3):
         pair.put(bytes(300))
     pair.pass_time()
+    pair.exchange(1)
+    assert pair.phase is Phase.COPYING
+    taken = pair.guard.backend.reserve([512])
+    assert taken is not None
     pair.exchange()
     assert pair.phase is Phase.ALONE
+    pair.pass_time(0.1)
+    pair.exchange()
+    assert pair.guard.backend.used_bytes == 512, "what had come of it does not stay"
     assert pair.mirrored() is None
     pair.put(b"goes on")
     assert not pair.home.waiting
@@ -234,6 +261,32 @@ def test_a_copy_that_finds_no_room_is_given_up_and_made_when_there_is() -> None:
     pair.exchange()
     pair.settle()
     assert pair.mirrored() == pair.model.state != {}
+
+
+def test_a_copy_for_which_the_guard_has_no_room_takes_none_of_it_and_is_told_of() -> None:
+    pair = Pair(guard_bytes=512)
+    pair.register.hear(pair.home)
+    for _ in range(3):
+        pair.put(bytes(300))
+    asked = []
+    for _ in range(100):
+        generations = len(pair.home.wire.generations)
+        pair.pass_time(0.5)
+        pair.exchange(20)
+        assert pair.guard.backend.used_bytes == 0
+        if len(pair.home.wire.generations) > generations:
+            asked.append(pair.now_s)
+    assert pair.home.link.report()["phase"] == NO_ROOM
+    # Each time it is told to drop what it has as well, at the next tick.
+    pauses = [after - before for before, after in pairwise(asked)]
+    assert [drop + pause for drop, pause in zip(pauses[::2], pauses[1::2], strict=False)] == [
+        NO_ROOM_S * 2**number for number in range(4)
+    ]
+    pair.change(Clear(partition="p", uids=pair.uids[:2]))
+    pair.pass_time(MOST_NO_ROOM_S)
+    pair.exchange()
+    assert pair.mirrored() == pair.model.state != {}
+    assert pair.home.link.report()["phase"] == Phase.IN_STEP
 
 
 def test_a_home_that_starts_again_acknowledges_nothing_while_its_old_mirror_is_on_record() -> None:

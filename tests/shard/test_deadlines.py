@@ -98,3 +98,16 @@ def test_when_a_deadline_passes_and_its_client_is_gone_it_is_named_once() -> Non
         assert deadlines.pass_by(now_s) == []
     assert deadlines.pass_by(21.5) == [7]
     assert deadlines.next_s() is None
+
+
+def test_a_cut_counts_from_when_it_began_and_not_from_an_earlier_one() -> None:
+    connected: set[bytes] = set()
+    deadlines = Deadlines(lambda request: request.peer in connected)
+    deadlines.add(1, 100.0, request(b"p"))
+    assert deadlines.pass_by(0.0) == deadlines.pass_by(PROBE_S) == []  # cut off for a moment
+    deadlines.drop(1)
+    assert deadlines.pass_by(2.0) == []
+    deadlines.add(2, 1000.0, request(b"p"))
+    assert deadlines.pass_by(500.0) == []
+    assert deadlines.pass_by(500.0 + PROBE_S) == [], "cut off again, and just now"
+    assert deadlines.pass_by(500.0 + PROBE_S + GONE_AFTER_S) == [2]

@@ -98,7 +98,7 @@ class ClientWindows(Closing):
             return ""
         failed = [
             f"transport {name!r} failed: {why}"
-            for (slot, name), (_, why) in self._failed.items()
+            for (slot, name), (_, why) in list(self._failed.items())
             if slot == shard.slot and name != self.transport_to(shard)
         ]
         return "; ".join(filter(None, [self._look_at(shard).why_not, *failed]))
@@ -118,17 +118,22 @@ class ClientWindows(Closing):
     def carry_out(
         self, shard: ShardAddress, move: Move, timeout_s: float, moved: Moved | None = None
     ) -> bool:
-        """Whether all of it has moved. `TransportFailed` where this transport is required."""
+        """Whether all of it has moved. `TransportFailed` where this transport is required. One that
+        lets an error of the operating system through has failed as well."""
         deadline_s = time.monotonic() + timeout_s
         try:
             end = self._end(move)
             for offset, memory in move.pieces:
                 act = end.write if move.is_write else end.read
-                act(move.window.ticket, offset, memory, timeout_s=deadline_s - time.monotonic())
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise TransportFailed(move.transport, f"not done in {timeout_s:.1f} s")
+                act(move.window.ticket, offset, memory, timeout_s=left_s)
                 if moved is not None:
                     moved(memory.nbytes)
-        except TransportFailed as error:
-            self.has_failed(shard.slot, TransportFailed(move.transport, str(error.args[1])))
+        except (TransportFailed, OSError) as error:
+            why = str(error.args[1]) if isinstance(error, TransportFailed) else repr(error)
+            self.has_failed(shard.slot, TransportFailed(move.transport, why))
             return False
         return True
 
@@ -155,8 +160,8 @@ class ClientWindows(Closing):
         known = self._known.get(shard.slot)
         if known is None or known.transports != shard.transports:
             known = self._known[shard.slot] = self._looked_at(shard)
-            for key in [key for key in self._failed if key[0] == shard.slot]:
-                del self._failed[key]  # that was another process
+            for key in [key for key in list(self._failed) if key[0] == shard.slot]:
+                self._failed.pop(key, None)  # that was another process
         return known
 
     def _looked_at(self, shard: ShardAddress) -> _Known:

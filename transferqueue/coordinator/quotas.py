@@ -30,6 +30,7 @@ put's error naming who holds the rows. Letting puts in for such a claim would ha
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -265,24 +266,28 @@ class Quota:
 
     def give_up(self, put: PutWaiter, holders: str) -> Refuse:
         """The put's deadline has come."""
+        error = self.over_limit(put, holders)
         self.leave(put)
-        return Refuse(waiter_id=put.waiter_id, error=self.over_limit(put, holders))
+        return Refuse(waiter_id=put.waiter_id, error=error)
 
     def over_limit(self, put: PutWaiter, holders: str) -> QuotaExceeded:
-        """Why the put is not let in, with the numbers."""
-        credit = self.credit
-        what, limit, used, asked = "rows", self._max_rows, self.used_rows, put.num_rows
-        if limit is None or used + credit.rows + asked <= limit:
-            what, limit, used, asked = (
-                "bytes",
-                self._max_bytes,
-                self.field_bytes.total,
-                put.num_bytes,
-            )
-        used += credit.rows if what == "rows" else credit.num_bytes
-        if not self._in_ratio(put) and self._fits(put):
+        """Why the put is not let in, with the numbers. One that only waits for others has these
+        among what is used."""
+        used = self.credit
+        used.rows += self.used_rows
+        used.num_bytes += self.field_bytes.total
+        ahead = list(itertools.takewhile(lambda other: other is not put, self.waiting.values()))
+        if self._fits(put) and all(map(self._in_ratio, [*ahead, put])):
+            used.rows += sum(other.num_rows for other in ahead)
+            used.num_bytes += sum(other.num_bytes for other in ahead)
+            holders += f"; puts that came before it: {len(ahead)}"
+        elif self._fits(put):
             holders = "samples_per_insert: claims are behind"
-        return QuotaExceeded(self._partition, what, limit or 0, used, asked, holders)
+        what, limit, held, asked = "rows", self._max_rows, used.rows, put.num_rows
+        if limit is None or held + asked <= limit:
+            what, limit = "bytes", self._max_bytes
+            held, asked = used.num_bytes, put.num_bytes
+        return QuotaExceeded(self._partition, what, limit or 0, held, asked, holders)
 
     # -- what comes and goes --------------------------------------------------------------------
 

@@ -31,8 +31,10 @@ class Presence:
         """When `gone` has something to do."""
 
     def begin(self, now_s: float) -> None:
-        """Somebody is here just now: there is nothing to do for a while."""
+        """There was nobody, and now somebody is here: there is nothing to do for a while, and who
+        was missing earlier is so no more."""
         self.next_s = now_s + PROBE_S
+        self._missing_since_s.clear()
 
     def gone(self, requests: Iterable[Request], now_s: float) -> set[bytes]:
         """Probe everybody, if it is time. Those who are gone."""

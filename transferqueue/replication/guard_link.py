@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 
 PING_S = 0.5
 BEGIN_AGAIN_S = 0.25
-NO_ROOM_S = 2.0
-"""After a guard had no room for a copy it is tried again."""
+NO_ROOM_S, MOST_NO_ROOM_S = 2.0, 32.0
+"""After a guard had no room for a copy it is asked again, the next time after twice as long: a copy
+that does not fit in the end has kept the guard's own clients out of its room meanwhile."""
+
+NO_ROOM = "no room at its guard"
+"""Told in the place of a phase."""
 
 MAPPED_PIECE_BYTES = 16 << 20
 """Of one step whose bytes the guard maps: what it copies before it looks after its own clients
@@ -115,6 +119,12 @@ class GuardLink:
         self._first_id = 1
         """Answers to earlier messages are of no interest."""
         self._may_map = False
+        self._guard_free_bytes = 0
+        """When it began."""
+        self._lacks_room = False
+        self._no_room_s = NO_ROOM_S
+        self._copy_s = 0.0
+        """No copy begins before."""
         self._entry: Entry | None = None
         self._steps: Iterator[Step] | None = None
         self._sent: deque[_Sent] = deque()
@@ -132,6 +142,7 @@ class GuardLink:
         no use any more."""
         self._guard, self._now_s, self._heard_s = guard, now_s, now_s
         self._copies.guard = -1 if guard is None else guard.slot
+        self._has_room()
         self._start_over(now_s)
         if self._log.phase is not Phase.ALONE:
             self._stand_alone()
@@ -253,6 +264,7 @@ class GuardLink:
         elif message.body["generation"] != self._generation:
             self._guard_is_new()
         elif self._begin_s is not None:
+            self._guard_free_bytes = int(message.body["free"])
             self._begun(may_map=bool(message.body["may_map"]))
         elif message.request_id in self._pings:
             if int(message.body["received"]) < self._pings.pop(message.request_id):
@@ -268,8 +280,18 @@ class GuardLink:
     def _answered(self, *, is_made: bool) -> None:
         if self._sent.popleft().is_last or not is_made:  # a copy may find no room in between
             self._copies.answered(is_made=is_made)
-            if self._log.phase is Phase.ALONE:  # it has no room
-                self._start_over(self._now_s + NO_ROOM_S)
+            if self._log.phase is Phase.ALONE:
+                self._has_no_room()
+
+    def _has_no_room(self) -> None:
+        """The guard, for all that there is. It drops what has come of it at once."""
+        self._lacks_room = True
+        self._copy_s = self._now_s + self._no_room_s
+        self._no_room_s = min(MOST_NO_ROOM_S, 2 * self._no_room_s)
+        self._start_over(self._now_s)
+
+    def _has_room(self) -> None:
+        self._lacks_room, self._no_room_s, self._copy_s = False, NO_ROOM_S, 0.0
 
     def _begun(self, *, may_map: bool) -> None:
         """The guard has dropped whatever it had of this slot."""
@@ -283,12 +305,18 @@ class GuardLink:
 
     def _begin_copy(self) -> None:
         if self._begin_s is None and self._guard is not None:
+            if self._now_s < self._copy_s:
+                self._start_over(self._copy_s)
+                return
             self._copied_bytes = 0
-            self._copies.begin_copy()
+            if not self._copies.begin_copy(self._guard_free_bytes):
+                self._has_no_room()
 
     def _guard_is_new(self) -> None:
-        """It is another process, or has dropped what it had: nothing of it can be relied on."""
-        self._start_over(self._now_s)
+        """It is another process, or has dropped what it had: nothing of it can be relied on. Or it
+        has heard of a newer process of this slot, and refuses to begin with this one."""
+        is_refused = self._begin_s is not None
+        self._start_over(self._now_s + BEGIN_AGAIN_S * is_refused)
         if self._log.phase is not Phase.ALONE:
             self._stand_alone()
 
@@ -313,6 +341,7 @@ class GuardLink:
 
     def complete(self) -> None:
         """The guard knows that it has everything: that is of use when it is on record."""
+        self._has_room()
         if self._guard is not None and self._log.phase is Phase.IN_STEP:
             self._on_record.ask(self._generation, self._guard.slot, self._log.note_complete)
 
@@ -338,7 +367,7 @@ class GuardLink:
         copy = self._copies.copy
         return {
             "guard": None if self._guard is None else self._guard.slot,
-            "phase": str(self._log.phase),
+            "phase": NO_ROOM if self._lacks_room else str(self._log.phase),
             "is_complete": self._log.is_complete,
             "changes_waiting": self._log.num_waiting,
             "copied_bytes": self._copied_bytes,

@@ -203,8 +203,9 @@ class TwoCopies(Copies):
     def start_over(self) -> None:
         self._lost_sight()
 
-    def begin_copy(self) -> None:
-        """The guard has dropped what it had: it gets everything."""
+    def begin_copy(self, free_bytes: int) -> bool:
+        """The guard has dropped what it had, and has so much room: it gets everything. False: that
+        is more."""
         copy = FullCopy(
             self._store,
             answers=self._answers(),
@@ -212,11 +213,15 @@ class TwoCopies(Copies):
             one_copy=self.one_copy,
             now_s=time.monotonic(),
         )
+        if copy.total_bytes > free_bytes:
+            copy.close()
+            return False
         self.copy = copy
         self.log.begin_copy(
             Entry(steps=copy.steps(), is_copy=True, let_go=lambda: self._end_copy(copy))
         )
         self._send()
+        return True
 
     def answered(self, *, is_made: bool) -> None:
         """See `CopyLog.answered`."""

@@ -118,7 +118,9 @@ class Keeper:
         if kept is None or kept.generation != generation:  # else it asks again
             self.drop(slot)
             kept = self.kept[slot] = self._new(slot, generation, body)
-        return Reply(body={"generation": generation, "may_map": kept.memory is not None})
+        may_map, members = kept.memory is not None, self._backend.members
+        free = sum(member.budget_bytes - member.backend.used_bytes for member in members)
+        return Reply(body={"generation": generation, "may_map": may_map, "free": free})
 
     def _is_late(self, slot: int, epoch: int) -> bool:
         self._newest[slot] = max(epoch, self._newest.get(slot, epoch))

@@ -14,12 +14,12 @@ import numpy as np
 
 from transferqueue.errors import Malformed, ShardDraining
 from transferqueue.net.lent import Lent
-from transferqueue.net.presence import Presence
 from transferqueue.net.server import Reply
 from transferqueue.shard.admission import Admission, Room
 from transferqueue.shard.chunked_puts import ChunkedPuts
 from transferqueue.shard.commits import COMMIT_GRACE_S, Commits
-from transferqueue.shard.deadlines import GONE_AFTER_S, Deadlines
+from transferqueue.shard.deadlines import Deadlines
+from transferqueue.shard.ended_clients import PutsOfEndedClients
 from transferqueue.shard.moved_bytes import MovedBytes, way_of_put
 from transferqueue.shard.new_rows import NewRows
 from transferqueue.shard.reach import ARENA
@@ -103,8 +103,8 @@ class Puts:
             on_commit=self._committed,
         )
         self._waiting = WaitingPuts()
-        self._presence = Presence(server.probe, gone_after_s=GONE_AFTER_S)
         self.admission = Admission(slot=budget.slot, server=server, send=send, enter=self._enter)
+        self._of_ended = PutsOfEndedClients(server, self._waiting, self.admission)
         self._rooms: dict[int, Room] = {}  # by put_id, until its commit
         self._try_again_s = 0.0
         self._deadlines = Deadlines(server.probe)
@@ -174,9 +174,11 @@ class Puts:
     def tick(self, now_s: float) -> None:
         """Refuse puts that waited too long for space; give back what clients left behind."""
         self.admission.tick(now_s)
+        for put in self._of_ended.take_out(now_s):
+            self._give_room_back(put)
+            self._try_again_s = now_s
         if len(self._waiting) and now_s >= self._try_again_s:
             self._try_again_s = now_s + TRY_AGAIN_S
-            self._drop_waiting_puts_of_ended_clients(now_s)
             self.admit()
         for put in self._waiting.expire(now_s):
             self._server.refuse(put.request, self._room.full(put, now_s - put.since_s))
@@ -189,13 +191,6 @@ class Puts:
         if late:
             self.admit()
 
-    def _drop_waiting_puts_of_ended_clients(self, now_s: float) -> None:
-        """Others wait behind them."""
-        requests = [put.request for put in self._waiting]
-        for put in self._waiting.leave(self._presence.gone(requests, now_s)):
-            self._server.forget(put.request)
-            self._give_room_back(put)
-
     def next_s(self) -> float | None:
         """When `tick` is due."""
         due = (
@@ -203,6 +198,7 @@ class Puts:
             self._deadlines.next_s(),
             self.admission.next_s(),
             self._commits.next_s(),
+            self._of_ended.next_s(),
             self._try_again_s if len(self._waiting) else None,
         )
         return min((at_s for at_s in due if at_s is not None), default=None)
@@ -253,14 +249,13 @@ class Puts:
         )
         if not self._room.may_ever_hold(put.needs):
             raise self._room.full(put, 0.0)
+        self._of_ended.come(request.received_s)
         if self.admission.concerns(plan):
             self.admission.ask(put, request.received_s)
         else:
             self._try_or_wait(put)
 
     def _try_or_wait(self, put: WaitingPut) -> None:
-        if not len(self._waiting):
-            self._presence.begin(put.request.received_s)
         if self._hold.is_on or self._waiting.are_ahead_of(put):
             self._waiting.add(put)
         elif lacking := self._try_put(put):

@@ -31,6 +31,14 @@ class SocketClientEnd(ClientEnd):
     """Connections are kept for the next call."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
+        """`TransportFailed` for facts that say nothing of where to connect."""
+        match facts:
+            case {"path": str()}:
+                pass
+            case {"host": str(), "port": int() as port} if 0 < port < 1 << 16:
+                pass
+            case _:
+                raise TransportFailed(NAME, f"these are no facts of its own: {facts!r:.80}")
         self._facts = dict(facts)
         self._idle: list[ClientConnection] = []
         self._lock = threading.Lock()
@@ -107,7 +115,7 @@ class SocketClientEnd(ClientEnd):
     def _socket(self, deadline_s: float) -> socket.socket:
         path = self._facts.get("path")
         if path is None:
-            at = str(self._facts["host"]), int(self._facts["port"])
+            at = self._facts["host"], self._facts["port"]
             connected = socket.create_connection(at, left_s(deadline_s))
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return connected
