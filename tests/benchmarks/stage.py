@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -118,9 +119,17 @@ class Stage:
         *,
         rounds: int | None = None,
     ) -> None:
-        """``step`` for every system, in turns: round 0 is a warm-up and not to be counted."""
+        """``step`` for every system, in turns: round 0 is a warm-up and not to be counted.
+
+        In another order each round: who comes next finds memory and caches as the one before left
+        them.
+        """
         for number in range((rounds or self.rounds) + 1):
-            for running in alive(systems):
+            turns = alive(systems)
+            random.Random(number).shuffle(turns)
+            for running in turns:
+                if running.failure is not None:
+                    continue
                 with running.attempt():
                     step(running, number)
                 if running.failure is not None:

@@ -6,6 +6,8 @@ Reading 320 MB the first time, on two cores, medians: 33 ms by faults alone, 23 
 it, 17 ms when the reader begins 5 ms later, 14 ms when everything is mapped. In one call for all of
 it nothing was gained (33 ms): the reader's faults wait for the thread's.
 
+On huge pages there are 160 faults to save in place of 5,120, and this costs as little (0.2 ms).
+
 A process that has one core to run on gains nothing, and none of this happens there.
 """
 
