@@ -98,3 +98,17 @@ def test_memory_that_torch_has_not_is_our_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch, "empty", empty)
     with pytest.raises(DeviceFull, match="7 bytes free, 1,000 are needed"):
         Full().new_tensor(1000)
+
+
+def test_what_shards_are_forked_from_has_not_begun_a_driver() -> None:
+    """Which is of no use in a child, then."""
+    code = """
+import importlib, sys
+from pathlib import Path
+from transferqueue.service.template import PRELOADED
+for name in PRELOADED:
+    importlib.import_module(name)
+assert "transferqueue.devices.cuda_driver" not in sys.modules
+assert "libcuda" not in Path("/proc/self/maps").read_text()
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

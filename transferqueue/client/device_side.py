@@ -66,6 +66,7 @@ class DeviceSide(Closing):
         self._devices: dict[str, Device | None] = {self.device.uuid: self.device}
         self._why_not_peer: dict[str, str] = {}
         self._blocks: dict[str, DeviceBlock] = {}  # by token
+        self._accesses: dict[str, DeviceAccess] = {}  # of those
         self._lost: list[tuple[MemoryHandle, Callable[[], bool]]] = []
         """Of owners that have ended: let go of when no copy from there can be under way."""
         self._looked_at: dict[MemoryHandle, list[weakref.ref[object]]] = {}
@@ -217,9 +218,13 @@ class DeviceSide(Closing):
 
     def due(self) -> list[Call]:
         """Of those that were postponed: to be sent."""
-        if not len(self._postponed) and not self._lost:
+        if not len(self._postponed) and not self._blocks and not self._lost:
             return []
         with self._lock:
+            for access in list(self._accesses.values()):
+                assert access.handle is not None
+                if access.handle.owner.is_alive() is False:  # whose successor needs the room
+                    self._let_go(access)
             self._let_go_of_lost()
             return self._postponed.take_due()
 
@@ -297,6 +302,7 @@ class DeviceSide(Closing):
                 except HandleRefused as refused:
                     self._failed[access.token] = str(refused)  # from now on there is another way
                     raise
+                self._accesses[access.token] = access
             return known
 
     def check(self, access: DeviceAccess) -> None:
@@ -316,6 +322,7 @@ class DeviceSide(Closing):
     def _let_go(self, access: DeviceAccess) -> None:
         """Not at once: a copy from memory that is unmapped is an error after which nothing of this
         process can use the device any more."""
+        self._accesses.pop(access.token, None)
         if self._blocks.pop(access.token, None) is not None:
             assert access.handle is not None
             self._lost.append((access.handle, self.lanes.end_of_work()))

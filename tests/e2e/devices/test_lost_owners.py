@@ -116,6 +116,19 @@ def test_memory_that_is_looked_at_stays_open_when_its_owner_has_ended(client: Cl
     assert not is_open(block), "nothing looks at it any more"
 
 
+def test_memory_of_an_owner_that_ended_is_let_go_of_by_the_next_that_is_asked_for(
+    client: Client,
+) -> None:
+    """A driver may keep it while somebody has it open, and its successor needs the room."""
+    put = {"x": torch.zeros(64, 4000)}
+    client.get(client.put(put))
+    ((_, block),) = open_blocks(client)
+    kill(client)
+    client.put({"small": torch.ones(3)})
+    client.get(client.put(put), device=gpu_of(client).name)
+    assert not is_open(block)
+
+
 def test_two_clients_of_one_process_read_the_same_shards(
     service: Service, client: Client, machine: FakeMachine
 ) -> None:
