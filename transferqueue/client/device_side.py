@@ -368,9 +368,11 @@ def _place_rows(lane: Staging, arena: LockedArena, address: int, rows: DeviceRow
 
 
 def _copy_rows(lane: Staging, block: DeviceBlock, address: int, rows: DeviceRows) -> None:
-    for start, nbytes in rows.ranges(0, rows.num_bytes):
+    for number, (start, nbytes) in enumerate(rows.ranges(0, rows.num_bytes), 1):
         lane.stream.copy_across(block, address, rows.source.block, start, nbytes)
         address += nbytes
+        if number % BATCH == 0:
+            lane.flush()
 
 
 def _stage_rows(lane: Staging, block: DeviceBlock, address: int, rows: ColumnRows) -> None:
