@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,6 +100,21 @@ def test_a_device_without_room_is_refused_at_the_start_with_numbers(machine: Fak
         opened(machine)
     opened(machine).close()
     assert used_of(machine) == 0
+
+
+def test_a_successor_waits_for_the_memory_of_who_was_killed(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which a driver, and readers that have it open, give up after a while."""
+    fault = machine.fault(Fault.POOL_FULL)
+    fault.__enter__()
+    timer = threading.Timer(0.2, lambda: fault.__exit__(None, None, None))
+    timer.start()
+    DeviceBackend.open(config(machine, epoch=1)).close()
+    timer.join()
+    monkeypatch.setattr("transferqueue.backends.device.SUCCESSOR_WAIT_S", 0.2)
+    with machine.fault(Fault.POOL_FULL), pytest.raises(DeviceFull):
+        DeviceBackend.open(config(machine, epoch=1))
 
 
 @pytest.mark.parametrize(

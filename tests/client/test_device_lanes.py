@@ -101,3 +101,23 @@ def test_a_lane_that_comes_back_after_the_end_is_closed(gpu: FakeGpu, block: Dev
     assert gpu.counters.registered == {}
     with pytest.raises(Closed):
         lane.copy_in(block, 0, np.zeros(NBYTES, np.uint8).data)
+
+
+def test_the_end_of_work_is_that_of_all_that_had_begun(
+    gpu: FakeGpu, lanes: DeviceLanes, block: DeviceBlock
+) -> None:
+    assert lanes.end_of_work()()
+    with lanes.lane():
+        is_over = lanes.end_of_work()
+        assert not is_over()
+    assert is_over()
+    with lanes.lane():
+        assert is_over(), "it waits for what has begun since"
+    with gpu.held():
+        with pytest.raises(DeviceStuck), lanes.lane(timeout_s=0.01) as lane:
+            is_over = lanes.end_of_work()
+            lane.copy_in(block, 0, np.zeros(NBYTES, np.uint8).data)
+            lane.flush()
+        assert not is_over(), "its copies may come yet"
+    while not is_over():
+        pass

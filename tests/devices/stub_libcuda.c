@@ -53,7 +53,9 @@ int cuDeviceGetCount(int *count) { *count = DEVICES; return initialized ? OK : N
 int cuDeviceGet(int *device, int ordinal) {
     if (ordinal < 0 || ordinal >= DEVICES) return INVALID_DEVICE;
     *device = 40 + ordinal; return OK; }
-int cuDeviceGetUuid(unsigned char *uuid, int device) {
+int cuDeviceGetUuid(unsigned char *uuid, int device) { /* of the whole GPU, for slices of it */
+    memset(uuid, 255, 16); return device < 40 ? INVALID_DEVICE : OK; }
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
     for (int i = 0; i < 16; i++) uuid[i] = (unsigned char)(16 * (device - 40) + i);
     return OK; }
 int cuDeviceCanAccessPeer(int *can, int device, int peer) { *can = device != peer; return OK; }
@@ -97,6 +99,7 @@ int cuIpcGetMemHandle(Handle *handle, uint64_t pointer) {
     struct stat found;
     if (current < 0) return INVALID_CONTEXT;
     if (!block || block->opens || fstat(block->fd, &found)) return INVALID_VALUE;
+    if (block->size % ((size_t)2 << 20)) return INVALID_VALUE; /* others are on its pages */
     Token token = {getpid(), block->fd, block->size, found.st_ino};
     memset(handle, 0, sizeof *handle); memcpy(handle->reserved, &token, sizeof token); return OK; }
 int cuIpcOpenMemHandle_v2(uint64_t *pointer, Handle handle, unsigned flags) {

@@ -12,10 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from transferqueue.devices.base import MemoryRoom
+from transferqueue.devices.cuda import CudaDevice
 from transferqueue.devices.cuda_driver import LIBRARY
 from transferqueue.devices.registry import find_device
-from transferqueue.errors import DeviceMissing
+from transferqueue.errors import DeviceFull, DeviceMissing
 
 HERE = Path(__file__).resolve().parent
 
@@ -80,3 +83,32 @@ def test_the_driver_is_called_as_documented(tmp_path: Path) -> None:
 def test_without_a_driver_that_is_said() -> None:
     with pytest.raises(DeviceMissing, match="no CUDA driver here"):
         find_device("cuda:0")
+
+
+def test_memory_that_torch_has_not_is_our_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(CudaDevice):
+        room = MemoryRoom(free_bytes=7, total_bytes=100)  # type: ignore[assignment]
+
+        def __init__(self) -> None:
+            self.name, self.ordinal = "cuda:GPU-0", 0
+
+    def empty(*arguments: object, **options: object) -> None:
+        raise torch.cuda.OutOfMemoryError(f"{arguments} {options}")
+
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(DeviceFull, match="7 bytes free, 1,000 are needed"):
+        Full().new_tensor(1000)
+
+
+def test_what_shards_are_forked_from_has_not_begun_a_driver() -> None:
+    """Which is of no use in a child, then."""
+    code = """
+import importlib, sys
+from pathlib import Path
+from transferqueue.service.template import PRELOADED
+for name in PRELOADED:
+    importlib.import_module(name)
+assert "transferqueue.devices.cuda_driver" not in sys.modules
+assert "libcuda" not in Path("/proc/self/maps").read_text()
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -208,3 +208,26 @@ def test_a_block_is_opened_once_whoever_asks(machine: FakeMachine) -> None:
         opened.check(replace(handle, owner=replace(handle.owner, pid_namespace="another")))
     with pytest.raises(Closed):
         opened.hold(gpu, replace(handle, owner=replace(handle.owner, pid_namespace="another")))
+
+
+def test_two_clients_of_a_process_have_a_block_open_together(machine: FakeMachine) -> None:
+    one, two = (FakeGpu(machine, machine.uuids[0]) for _ in range(2))
+    with OtherProcess(one) as other:
+        handle = other.allocate(8, 4096)
+        first, second = OpenedBlocks(), OpenedBlocks()
+        block = first.hold(one, handle)
+        assert second.hold(two, handle) is block
+        assert (one.counters.opens, two.counters.opens) == (1, 0)
+        with pytest.raises(HandleRefused, match="open already"):
+            two.open(handle)
+        first.close()
+        first.close_device(one)  # which has opened it
+        assert one.stream() is not None
+        assert (read(two.stream(), block, 0, 4096) == pattern(8, 4096)).all()
+        second.close()
+        second.close_device(two)
+        for gpu in (one, two):
+            with pytest.raises(Closed):
+                gpu.stream()
+        with pytest.raises(Closed):
+            _ = block.address

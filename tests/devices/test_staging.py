@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -255,3 +257,27 @@ def test_whatever_is_copied_after_one_another_is_right(
         out = np.zeros(20_000, np.uint8)
         staging.copy_out(block, 0, out.data)
         assert (out == whole).all()
+
+
+FORKED = """
+import os, sys
+from transferqueue.devices.host import HostDevice
+from transferqueue.devices.staging import Staging
+from pathlib import Path
+
+def is_there(address):
+    maps = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+    return any(int(low, 16) <= address < int(high, 16) for low, high in maps)
+
+staging = Staging(HostDevice())
+at = staging._ring[0].memory.ctypes.data
+assert is_there(at)
+pid = os.fork()
+if not pid:
+    os._exit(is_there(at))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_forked_child_does_not_share_the_ring_which_would_part_it_from_the_device() -> None:
+    assert subprocess.run([sys.executable, "-c", FORKED]).returncode == 0

@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 import transferqueue as tq
@@ -66,6 +67,10 @@ def bandwidth_rows(device: str, nbytes: int) -> list[tuple[str, float]]:
         got = client.get(handle)["x"]
         assert torch.equal(got.cpu(), data), "other bytes came back"
         rows.append(("get on the device", nbytes / median_s(lambda: client.get(handle))))
+        shuffled = handle[np.random.default_rng(0).permutation(1024)]
+        rows.append(("get of shuffled rows on it", nbytes / median_s(lambda: client.get(shuffled))))
+        often = handle[np.repeat(np.arange(128), 8)]
+        rows.append(("get of an eighth, 8 times", nbytes / median_s(lambda: client.get(often))))
         rows.append(("get to the host", nbytes / median_s(lambda: host.get(handle))))
         rows.append(("put from the device", nbytes / median_s(lambda: _put(client, got))))
         rows.append((".cpu() and put", nbytes / median_s(lambda: _put(client, got.cpu()))))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,6 +35,7 @@ from transferqueue.devices.staging import Staging
 from transferqueue.errors import (
     ConfigError,
     DeviceError,
+    DeviceFull,
     DeviceStuck,
     ExportRefused,
     ServiceFailed,
@@ -53,6 +55,10 @@ if TYPE_CHECKING:
 SHORT_RUN_BYTES = 64 << 10
 """A copy from a device costs about 10 µs of calls, as much as moving this many bytes: where runs
 are shorter on average, the stretch that they lie in is fetched and sorted out on the host."""
+
+SUCCESSOR_WAIT_S = 8.0
+"""How long the successor of a process that was killed waits for that one's memory: a driver takes a
+while to take it down, and readers that have it open let go of it at their next put or get."""
 
 _OPTIONS = {"device", "quarantine_s", "show", "required", "host_copies"}
 
@@ -95,7 +101,11 @@ class DeviceBackend(AllocatingBackend):
         options = _checked(config.options)
         device = find_device(str(options.get("device", cls.default_device)))
         try:
-            block = device.allocate(-(-config.budget_bytes // PAGE_BYTES) * PAGE_BYTES)
+            block = _allocated(
+                device,
+                -(-config.budget_bytes // PAGE_BYTES) * PAGE_BYTES,
+                wait_s=SUCCESSOR_WAIT_S if config.epoch else 0.0,
+            )
             copies: HostCopies | None = None
             try:
                 copies = HostCopies.open(config) if options.get("host_copies") else None
@@ -278,6 +288,18 @@ class CudaBackend(DeviceBackend):
     """On a CUDA device, the first unless ``device`` names another."""
 
     default_device = "cuda:0"
+
+
+def _allocated(device: Device, nbytes: int, *, wait_s: float) -> DeviceBlock:
+    """`DeviceFull` when there is no room for so long."""
+    end_s = time.monotonic() + wait_s
+    while True:
+        try:
+            return device.allocate(nbytes)
+        except DeviceFull:
+            if time.monotonic() >= end_s:
+                raise
+        time.sleep(0.1)
 
 
 def _shown(

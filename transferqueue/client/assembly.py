@@ -71,6 +71,9 @@ class ColumnRows(ABC):
     def num_bytes(self) -> int:
         return self.runs.total_bytes
 
+    def get_ready(self) -> None:  # noqa: B027 - most are
+        """Have what `cuts` would else wait for a device for."""
+
     @abstractmethod
     def cut(self, offset: int, nbytes: int) -> np.ndarray:
         """Part of the bytes in one piece, in memory of the host."""

@@ -49,8 +49,8 @@ class DeviceColumn:
     is made in memory of the host.
 
     `target` says where what comes is to go, `get_ready` makes the memory for the rest on the
-    caller's thread, and `copy_rest` has the device copy that; when it is done `finished`, on the
-    caller's thread too, is the column.
+    caller's thread, and `copy_rest` has the device copy that. When that is done `put_in_order`, on
+    the caller's thread too, makes the column of it, which is `finished` when torch has done that.
     """
 
     def __init__(
@@ -119,6 +119,7 @@ class DeviceColumn:
         if self._order is not None:
             lane.copy_in(self._order_block, 0, self._order.plain.data)
         sources = [None if part.lent is None else part.lent.access for part in self._parts]
+        self._landings.keep(sources)
         self._landings.side.copy_all(lane, self._block, sources, self._layout.copies)
 
     def _copy_in(self, lane: Staging, number: int, payload: np.ndarray) -> None:
@@ -129,17 +130,24 @@ class DeviceColumn:
             places = zip(runs.starts.tolist(), runs.sizes.tolist(), strict=True)
             lane.copy_ranges_in(self._block, places, payload.data)
 
+    def put_in_order(self) -> bool:
+        """When the device has made all copies, on the caller's thread. Whether torch has anything
+        to do now: the column is right when that is done."""
+        if self._layout.first_units is None:
+            return False
+        assert self._tensor is not None
+        laid, (self._tensor, _) = self._tensor, self._landings.new_tensor(self._num_bytes)
+        if self._order is None:
+            return False
+        index = self._order_tensor.view(_int64())
+        self._order.gather(self._tensor, laid, index, self._spec.unit_bytes)
+        return True
+
     def finished(self) -> DeviceColumnBytes:
         """The column on the device, in the order that was asked for."""
         assert self._tensor is not None
-        payload = self._tensor
-        if self._layout.first_units is not None:
-            payload, _ = self._landings.new_tensor(self._num_bytes)
-        if self._order is not None:
-            index = self._order_tensor.view(_int64())
-            self._order.gather(payload, self._tensor, index, self._spec.unit_bytes)
         return DeviceColumnBytes(
-            spec=self._spec, lengths=self._lengths, payload=payload, present=self._present
+            spec=self._spec, lengths=self._lengths, payload=self._tensor, present=self._present
         )
 
     _is_viewed = False

@@ -7,6 +7,7 @@ aside, with what its copies may write to yet, until the device has made them.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class _BrokenOff:
     lane: Staging
+    serial: int
     mark: Event | None
     """After all that it was given; ``None``: the device cannot say when that is done."""
     keep: object
@@ -48,41 +50,48 @@ class DeviceLanes(Closing):
         self.why_not_pinned = first.why_not_pinned
         self._idle = [first]
         self._broken_off: list[_BrokenOff] = []
+        self._serials = itertools.count()
+        self._at_work: set[int] = set()
         self._closed = False
 
     @contextmanager
     def lane(self, timeout_s: float = WAIT_S, keep: object = None) -> Iterator[Staging]:
         """``timeout_s``: for each wait for the device. Whoever leaves the block without an error
         has waited for all of its copies; after an error ``keep`` lives until they are done."""
-        lane = self._taken()
+        serial, lane = self._taken()
         lane.timeout_s = timeout_s
         try:
             yield lane
         except BaseException:
-            self._break_off(lane, keep)
+            self._break_off(serial, lane, keep)
             raise
-        self._put_back(lane)
+        self._put_back(serial, lane)
 
-    def _taken(self) -> Staging:
+    def _taken(self) -> tuple[int, Staging]:
         with self._lock:
             self._recover()
-            if self._idle:
-                return self._idle.pop()
-        return Staging(self._device)
-
-    def _put_back(self, lane: Staging) -> None:
+            lane = self._idle.pop() if self._idle else None
+        lane = Staging(self._device) if lane is None else lane
         with self._lock:
+            serial = next(self._serials)
+            self._at_work.add(serial)
+        return serial, lane
+
+    def _put_back(self, serial: int, lane: Staging) -> None:
+        with self._lock:
+            self._at_work.discard(serial)
             if not self._closed:
                 self._idle.append(lane)
                 return
         lane.close()
 
-    def _break_off(self, lane: Staging, keep: object) -> None:
+    def _break_off(self, serial: int, lane: Staging, keep: object) -> None:
         mark: Event | None = None
         with suppress(DeviceError, Closed):
             mark = lane.record()
         with self._lock:
-            self._broken_off.append(_BrokenOff(lane, mark, keep))
+            self._broken_off.append(_BrokenOff(lane, serial, mark, keep))
+            self._at_work.discard(serial)
 
     def _recover(self) -> None:
         """Lanes that were set aside and have nothing to do any more."""
@@ -95,6 +104,19 @@ class DeviceLanes(Closing):
         with self._lock:
             marks = [one.mark for one in self._broken_off]
         return lambda: all(map(_is_reached, marks))
+
+    def end_of_work(self) -> Callable[[], bool]:
+        """Whether all is over that has a lane now, or was broken off and may copy yet."""
+        with self._lock:
+            before = next(self._serials)
+
+        def is_over() -> bool:
+            with self._lock:
+                late = [one for one in self._broken_off if one.serial < before]
+                at_work = any(serial < before for serial in self._at_work)
+            return not at_work and all(_is_reached(one.mark) for one in late)
+
+        return is_over
 
     def close(self) -> None:
         """Waits for the device; a lane that is in use is closed when it comes back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,13 +71,8 @@ class DeviceColumn:
         return self.source.block.nbytes
 
     def rows(self, lengths: np.ndarray | None, runs: Runs) -> ColumnRows:
-        """Rows in more pieces than are copied one by one come to the host, to be gathered there."""
-        if len(runs.starts) <= MAX_PIECES:
-            return DeviceRows(lengths=lengths, runs=runs, source=self.source)
-        low = int(runs.starts.min())
-        stretch = np.empty(int((runs.starts + runs.sizes).max()) - low, np.uint8)
-        self.source.side.copy_out(self.source, [(low, len(stretch))], stretch)
-        return HostRows(lengths=lengths, runs=Runs(runs.starts - low, runs.sizes), source=stretch)
+        kind = DeviceRows if len(runs.starts) <= MAX_PIECES else ScatteredRows
+        return kind(lengths=lengths, runs=runs, source=self.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +105,33 @@ class DeviceRows(ColumnRows):
         """Where part of the bytes is in the tensor: offsets and sizes, in order."""
         starts, sizes = self.runs.cut(offset, nbytes)
         return list(zip(starts.tolist(), sizes.tolist(), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatteredRows(DeviceRows):
+    """In more pieces than are copied to the host one by one: for there the stretch that they lie in
+    is fetched, once, and sorted out. To memory of another device they go as any others do."""
+
+    @cached_property
+    def _on_host(self) -> HostRows:
+        runs, low = self.runs, int(self.runs.starts.min())
+        stretch = np.empty(int((runs.starts + runs.sizes).max()) - low, np.uint8)
+        self.side.copy_out(self.source, [(low, len(stretch))], stretch)
+        return HostRows(
+            lengths=self.lengths, runs=Runs(runs.starts - low, runs.sizes), source=stretch
+        )
+
+    def get_ready(self) -> None:
+        _ = self._on_host
+
+    def cut(self, offset: int, nbytes: int) -> np.ndarray:
+        return self._on_host.cut(offset, nbytes)
+
+    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray | None]:
+        return self._on_host.cuts(pieces)
+
+    def lent(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+        return self._on_host.lent(pieces)
+
+    def copy_to(self, out: np.ndarray, offset: int = 0) -> None:
+        self._on_host.copy_to(out, offset)

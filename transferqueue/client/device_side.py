@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from transferqueue.client.device_layout import Copies
     from transferqueue.client.device_puts import DeviceBytes, Ranges
     from transferqueue.client.session import ShardAddress
-    from transferqueue.devices.base import Device, DeviceBlock
+    from transferqueue.devices.base import Device, DeviceBlock, MemoryHandle
     from transferqueue.devices.staging import Staging
     from transferqueue.net.calls import Call
 
@@ -65,6 +66,11 @@ class DeviceSide(Closing):
         self._devices: dict[str, Device | None] = {self.device.uuid: self.device}
         self._why_not_peer: dict[str, str] = {}
         self._blocks: dict[str, DeviceBlock] = {}  # by token
+        self._accesses: dict[str, DeviceAccess] = {}  # of those
+        self._lost: list[tuple[MemoryHandle, Callable[[], bool]]] = []
+        """Of owners that have ended: let go of when no copy from there can be under way."""
+        self._looked_at: dict[MemoryHandle, list[weakref.ref[object]]] = {}
+        """By whom memory is looked at where it is."""
         self._failed: dict[str, str] = {}  # token of a block -> why it could not be opened
 
     # -- ways -----------------------------------------------------------------------------------
@@ -138,8 +144,6 @@ class DeviceSide(Closing):
     def _arena(self, slot: int, arena: ArenaAddress) -> LockedArena:
         known = self._arenas.get(slot)
         if known is None or known.arena.token != arena.token:
-            if known is not None:
-                known.close()
             known = self._arenas[slot] = LockedArena(arena, self.device)
         return known
 
@@ -183,9 +187,9 @@ class DeviceSide(Closing):
         The device has made all of the copies when this returns. `OwnerLost`, `HandleRefused`;
         after any other error some copies may come still: see `Postponed`.
         """
-        block = self._block(access)
-        self.check_owner(access)
         with self.lanes.lane(timeout_s, keep=columns) as lane:
+            block = self._block(access)
+            self.check_owner(access)
             for address, column in columns:
                 if isinstance(column, DeviceRows) and column.side is self:
                     lane.wait_for(column.source.ready)
@@ -214,9 +218,14 @@ class DeviceSide(Closing):
 
     def due(self) -> list[Call]:
         """Of those that were postponed: to be sent."""
-        if not len(self._postponed):
+        if not len(self._postponed) and not self._blocks and not self._lost:
             return []
         with self._lock:
+            for access in list(self._accesses.values()):
+                assert access.handle is not None
+                if access.handle.owner.is_alive() is False:  # whose successor needs the room
+                    self._let_go(access)
+            self._let_go_of_lost()
             return self._postponed.take_due()
 
     def place(
@@ -226,7 +235,7 @@ class DeviceSide(Closing):
         timeout_s: float = WAIT_S,
     ) -> None:
         """As `fill`, to page-locked shared memory of a shard."""
-        with self.lanes.lane(timeout_s, keep=columns) as lane:
+        with self.lanes.lane(timeout_s, keep=(arena, columns)) as lane:
             for address, column in columns:
                 lane.wait_for(column.source.ready)
                 _place_rows(lane, arena, address, column)
@@ -274,7 +283,11 @@ class DeviceSide(Closing):
     def viewed(self, access: DeviceAccess, start: int, nbytes: int, keep: object) -> torch.Tensor:
         """A uint8 tensor ``[nbytes]`` that is memory of a shard on this very device, under a lease.
         It and all made from it hold ``keep``. `HandleRefused`, `OwnerLost`."""
-        return self.device.tensor_over(self._block(access), start, nbytes, keep)
+        block = self._block(access)
+        assert access.handle is not None
+        with self._lock:
+            self._looked_at.setdefault(access.handle, []).append(weakref.ref(keep))
+        return self.device.tensor_over(block, start, nbytes, keep)
 
     def _block(self, access: DeviceAccess) -> DeviceBlock:
         """Opened at its first use, and kept open until `close`, or the owner's end."""
@@ -289,6 +302,7 @@ class DeviceSide(Closing):
                 except HandleRefused as refused:
                     self._failed[access.token] = str(refused)  # from now on there is another way
                     raise
+                self._accesses[access.token] = access
             return known
 
     def check(self, access: DeviceAccess) -> None:
@@ -306,23 +320,42 @@ class DeviceSide(Closing):
         self._opened.check(access.handle)
 
     def _let_go(self, access: DeviceAccess) -> None:
+        """Not at once: a copy from memory that is unmapped is an error after which nothing of this
+        process can use the device any more."""
+        self._accesses.pop(access.token, None)
         if self._blocks.pop(access.token, None) is not None:
             assert access.handle is not None
-            self._opened.let_go(access.handle)
+            self._lost.append((access.handle, self.lanes.end_of_work()))
+        self._let_go_of_lost()
+
+    def _let_go_of_lost(self) -> None:
+        """Memory that was looked at is kept to the end: a kernel that was given to the device may
+        read it after its last tensor has gone."""
+        lost, self._lost = self._lost, []
+        for handle, is_over in lost:
+            if handle in self._looked_at or not is_over():
+                self._lost.append((handle, is_over))
+            else:
+                self._opened.let_go(handle)
 
     def close(self) -> None:
-        """Tensors that were made stay valid. What is postponed shards take back themselves when
-        this process ends."""
+        """Tensors that were made stay valid, and what borrowed ones look at stays open. What is
+        postponed shards take back themselves when this process ends."""
         self.lanes.close()
         with self._lock:
             self._postponed = Postponed()
             for arena in self._arenas.values():
                 arena.close()
-            self._opened.close()
+            self._opened.close(but=self._seen())
             for device in self._devices.values():
                 if device is not None:
-                    device.close()
+                    self._opened.close_device(device)
             self._devices.clear()
+
+    def _seen(self) -> set[MemoryHandle]:
+        """What some tensor looks at still."""
+        found = self._looked_at.items()
+        return {handle for handle, by in found if any(one() is not None for one in by)}
 
 
 def _place_rows(lane: Staging, arena: LockedArena, address: int, rows: DeviceRows) -> None:
@@ -335,9 +368,11 @@ def _place_rows(lane: Staging, arena: LockedArena, address: int, rows: DeviceRow
 
 
 def _copy_rows(lane: Staging, block: DeviceBlock, address: int, rows: DeviceRows) -> None:
-    for start, nbytes in rows.ranges(0, rows.num_bytes):
+    for number, (start, nbytes) in enumerate(rows.ranges(0, rows.num_bytes), 1):
         lane.stream.copy_across(block, address, rows.source.block, start, nbytes)
         address += nbytes
+        if number % BATCH == 0:
+            lane.flush()
 
 
 def _stage_rows(lane: Staging, block: DeviceBlock, address: int, rows: ColumnRows) -> None:

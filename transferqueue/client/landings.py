@@ -36,6 +36,7 @@ class Landings:
         """``timeout_s``: for each wait for the device."""
         self.side, self.timeout_s = side, timeout_s
         self._tensors: list[torch.Tensor] = []
+        self._kept: list[object] = [self._tensors]
         self._ready: Event | None = None
 
     def new_tensor(self, nbytes: int) -> tuple[torch.Tensor, DeviceBlock]:
@@ -46,6 +47,10 @@ class Landings:
         self._ready = None
         return tensor, block
 
+    def keep(self, memory: object) -> None:
+        """What copies are from, for as long as some may come."""
+        self._kept.append(memory)
+
     def get_ready(self) -> None:
         """What is copied from now on comes after what torch had to do with the memory of the
         tensors. On the caller's thread; one event for all of them."""
@@ -55,7 +60,7 @@ class Landings:
     @contextmanager
     def lane(self) -> Iterator[Staging]:
         """To copy to the tensors, when they are ready."""
-        with self.side.lanes.lane(self.timeout_s, keep=self._tensors) as lane:
+        with self.side.lanes.lane(self.timeout_s, keep=self._kept) as lane:
             if self._ready is not None:
                 lane.wait_for(self._ready)
             yield lane

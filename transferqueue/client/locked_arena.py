@@ -11,6 +11,7 @@ when the kernel has closed its files, those of the driver among them, and with t
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from transferqueue.backends.mapping import Access, ArenaMapping
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 
 
 class LockedArena(Closing):
-    """Of one device. Not safe to use from several threads."""
+    """Of one device. Not safe to use from several threads.
+
+    It is locked for as long as anybody has it: another thread may be copying there when the shard
+    has another memory already, and what a device reads must not be unlocked meanwhile.
+    """
 
     def __init__(self, arena: ArenaAddress, device: Device) -> None:
         """``OSError`` when there is no address space for it."""
@@ -33,6 +38,8 @@ class LockedArena(Closing):
         self._device = device
         self._mapping = ArenaMapping(arena, Access.WRITE)
         self._locked: dict[int, Registration] = {}  # by the address where a step begins
+        self._end = weakref.finalize(self, _end, self._locked, self._mapping)
+        self._end.atexit = False
 
     def lock(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Have these addresses and sizes locked, which are of slabs. `PinningRefused`, ``OSError``:
@@ -68,7 +75,12 @@ class LockedArena(Closing):
         return sum(high - low for at in starts for low, high in self._steps(at, at + 1))
 
     def close(self) -> None:
-        for registration in self._locked.values():
-            registration.close()
-        self._locked.clear()
-        self._mapping.close()
+        """At once. Else it ends with its last user."""
+        self._end()
+
+
+def _end(locked: dict[int, Registration], mapping: ArenaMapping) -> None:
+    for registration in locked.values():
+        registration.close()
+    locked.clear()
+    mapping.close()

@@ -11,7 +11,7 @@ import numpy as np
 from transferqueue.backends.several import ADDRESS_BITS, own_address
 from transferqueue.client.assembly import rows_of
 from transferqueue.client.counted_copies import STEP_BYTES
-from transferqueue.client.device_puts import DeviceRows
+from transferqueue.client.device_puts import DeviceRows, ScatteredRows
 from transferqueue.client.windows import Move
 from transferqueue.errors import HandleRefused
 from transferqueue.net.calls import Call, Flow
@@ -162,7 +162,7 @@ class PlacedPut(PartPut):
     ) -> None:
         of_side: dict[DeviceSide, list[tuple[int, DeviceRows]]] = {}
         for address, column in columns:
-            if isinstance(column, DeviceRows):
+            if isinstance(column, DeviceRows) and not isinstance(column, ScatteredRows):
                 of_side.setdefault(column.side, []).append((address, column))
             else:
                 self._copy(column, address, moved)
@@ -272,7 +272,9 @@ class ChunkedColumns:
         self._grid = ChunkGrid([column.num_bytes for column in columns])
 
     def flow(self, answer: Message) -> Flow:
-        """The writes, in answer to a reservation."""
+        """The writes, in answer to a reservation. Not on an event loop: may wait for a device."""
+        for column in self._columns:
+            column.get_ready()
         return Flow(
             endpoint=self._endpoint,
             op=ops.WRITE,

@@ -321,6 +321,11 @@ class Get:
             timeout_s = self._deadline.last_step_s()
             copy = partial(_copy_there, self._landings, parts, columns, timeout_s)
             await self._caller.to_its_end(copy)
+            ordered = [column.put_in_order() for column in columns]
+            if any(ordered):  # a caller may go on with them on any stream
+                done = self._landings.side.device.after_torch()
+                timeout_s = self._deadline.last_step_s()
+                await self._caller.to_its_end(partial(done.wait, timeout_s))
         finally:
             columns.clear()  # an error keeps this frame, and that would keep what was mapped
 

@@ -274,9 +274,10 @@ class Device(Closing):
     @abstractmethod
     def new_tensor(self, nbytes: int) -> tuple[torch.Tensor, DeviceBlock]:
         """A uint8 tensor ``[nbytes]`` in the memory that torch has on this device, and where that
-        is. The block is valid as long as the tensor, which alone frees it. What torch was given
-        before may work on that memory yet: a stream that copies there waits for ``after_torch``
-        first, asked for on the thread that made the tensor. Imports torch: for clients."""
+        is. `DeviceFull`. The block is valid as long as the tensor, which alone frees it. What torch
+        was given before may work on that memory yet: a stream that copies there waits for
+        ``after_torch`` first, asked for on the thread that made the tensor. Imports torch: for
+        clients."""
 
     @abstractmethod
     def tensor_block(self, tensor: torch.Tensor) -> DeviceBlock | None:

@@ -9,6 +9,8 @@ What the documentation says that shaped it:
 * a handle names a whole ``cuMemAlloc`` allocation, and cannot be had of memory from pools or of
   virtual memory (which torch's expandable segments are), hence one plain allocation an arena;
 * freeing memory that another process has open is undefined: the arena is freed when its shard ends;
+* small allocations share pages of 2 MiB, and a handle is of the pages: what is exported takes its
+  pages alone, so that its handle names nothing else;
 * a context may open a handle again and gets the same pointer, counted: the contract's "once" is
   kept here, so that closing is never counted wrong.
 """
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
 
     import torch
 
+SHARED_PAGE_BYTES = 2 << 20
+
 POLL_S = 20e-6
 """Between looks at an event that is not done. The driver's own wait has no deadline."""
 
@@ -114,8 +118,9 @@ class CudaDevice(Device):
         if nbytes < 1:
             raise ValueError(f"nbytes must be positive, got {nbytes}")
         pointer = ctypes.c_uint64()
+        taken = -(-nbytes // SHARED_PAGE_BYTES) * SHARED_PAGE_BYTES
         with self.current():
-            status = self.driver.status("cuMemAlloc_v2", ctypes.byref(pointer), nbytes)
+            status = self.driver.status("cuMemAlloc_v2", ctypes.byref(pointer), taken)
         if status == OUT_OF_MEMORY:
             raise DeviceFull(self.name, nbytes, self.room.free_bytes)
         if status:
@@ -215,7 +220,10 @@ class CudaDevice(Device):
         on, and no other."""
         import torch
 
-        tensor = torch.empty(nbytes, dtype=torch.uint8, device=f"cuda:{self.ordinal}")
+        try:
+            tensor = torch.empty(nbytes, dtype=torch.uint8, device=f"cuda:{self.ordinal}")
+        except torch.cuda.OutOfMemoryError as error:
+            raise DeviceFull(self.name, nbytes, self.room.free_bytes) from error
         return tensor, TensorBlock(self.uuid, tensor.data_ptr(), nbytes)
 
     def tensor_block(self, tensor: torch.Tensor) -> DeviceBlock | None:

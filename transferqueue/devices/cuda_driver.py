@@ -52,7 +52,6 @@ _CALLS: Final = {
     "cuGetErrorString": [_INT, _POINTER],
     "cuDeviceGetCount": [_POINTER],
     "cuDeviceGet": [_POINTER, _INT],
-    "cuDeviceGetUuid": [_POINTER, _INT],
     "cuDeviceCanAccessPeer": [_POINTER, _INT, _INT],
     "cuDevicePrimaryCtxRetain": [_POINTER, _INT],
     "cuDevicePrimaryCtxRelease_v2": [_INT],
@@ -80,13 +79,17 @@ _CALLS: Final = {
 }
 """Names and arguments; every one returns a status."""
 
+_UUID: Final = ("cuDeviceGetUuid_v2", "cuDeviceGetUuid")
+"""The newer one tells slices of one GPU (MIG) apart, between which nothing is shown."""
+
 
 class CudaDriver:
     """The library, initialized."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        for name, arguments in _CALLS.items():
+        self._get_uuid = next((name for name in _UUID if hasattr(library, name)), _UUID[-1])
+        for name, arguments in {**_CALLS, self._get_uuid: [_POINTER, _INT]}.items():
             function = getattr(library, name)
             function.argtypes = arguments
             function.restype = ctypes.c_int
@@ -126,7 +129,7 @@ class CudaDriver:
 
     def _uuid(self, device: int) -> str:
         raw = (ctypes.c_ubyte * 16)()
-        self.call("cuDeviceGetUuid", ctypes.byref(raw), device)
+        self.call(self._get_uuid, ctypes.byref(raw), device)
         text = bytes(raw).hex()
         return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 

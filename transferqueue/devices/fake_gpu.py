@@ -11,6 +11,7 @@ that is at work.
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 import time
 from collections import deque
@@ -67,6 +68,11 @@ MAX_EVENTS = 1000
 """Live events of one process: about where drivers run out."""
 
 
+_opened: set[tuple[int, str, str, str]] = set()
+"""What processes have open, by process id, machine, GPU and token: a process opens a block once,
+whatever of it does."""
+
+
 def open_fake(name: str) -> FakeGpu:
     """``"FOLDER:ORDINAL"``, in this process's order, or ``"FOLDER:UUID"``."""
     folder, _, which = name.rpartition(":")
@@ -88,7 +94,6 @@ class FakeGpu(Device):
         self.ordinal = machine.order().index(uuid)
         self.counters = Counters()
         self.peers = {uuid}
-        self._opened: set[str] = set()
         self.torch: FakeStream | None = None
         self.goes_on = threading.Event()
         self.goes_on.set()
@@ -143,14 +148,15 @@ class FakeGpu(Device):
             raise HandleRefused(self.name, "it is this process's own")
         if not handle.owner.is_alive():
             raise OwnerLost(self.name, str(handle.owner))
-        if handle.token in self._opened:
+        opened = (os.getpid(), str(self.machine.folder), self.uuid, handle.token)
+        if opened in _opened:
             raise HandleRefused(self.name, "it is open already")
         found = self.machine.find(self.uuid, int(handle.token))
         if found is None:
             raise HandleRefused(self.name, "it was freed")
-        self._opened.add(handle.token)
+        _opened.add(opened)
         self.counters.opens += 1
-        forget = lambda: self._opened.discard(handle.token)  # noqa: E731
+        forget = lambda: _opened.discard(opened)  # noqa: E731
         return FakeGpuBlock(memory, self.uuid, found, handle.nbytes, forget)
 
     def stream(self) -> FakeStream:

@@ -77,7 +77,7 @@ class Staging(Closing):
         self.timeout_s = timeout_s
         self._chunk_bytes = chunk_bytes
         self.stream = device.stream()
-        ring: Bytes = np.frombuffer(mmap.mmap(-1, chunk_bytes * num_chunks), np.uint8)
+        ring: Bytes = np.frombuffer(_unshared(chunk_bytes * num_chunks), np.uint8)
         self._registration, self.why_not_pinned = _pinned(device, ring)
         self._ring = deque(_Chunk(part) for part in ring.reshape(num_chunks, chunk_bytes))
         self._filling: _Chunk | None = None
@@ -279,6 +279,14 @@ def _packed(
                 pieces, room = [], chunk_bytes
     if pieces:
         yield pieces
+
+
+def _unshared(nbytes: int) -> mmap.mmap:
+    """Memory that a forked child does not get: else the first write after a fork may go to a copy
+    of the page, while the device still reads and writes the page that was locked."""
+    memory = mmap.mmap(-1, nbytes)
+    memory.madvise(mmap.MADV_DONTFORK)
+    return memory
 
 
 def _pinned(device: Device, ring: Bytes) -> tuple[Registration | None, str]:

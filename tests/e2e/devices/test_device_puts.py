@@ -87,15 +87,34 @@ def test_more_fields_of_rows_in_any_order_on_several_shards(client: Client) -> N
     ]
 
 
-def test_rows_in_too_many_pieces_are_brought_together_on_the_host(client: Client) -> None:
+def in_turn(client: Client) -> tq.BatchHandle:
+    """Rows of two shards, of which each has every second one."""
     both = [client.put({"n": torch.arange(6000)}) for _ in range(2)]
     handle = tq.BatchHandle.concat(both)
-    handle = handle.reorder(np.arange(12_000).reshape(2, 6000).T.reshape(-1))  # in turn
+    return handle.reorder(np.arange(12_000).reshape(2, 6000).T.reshape(-1))
+
+
+@pytest.mark.parametrize("where", ["device", "host", "host, in chunks"])
+def test_rows_in_many_pieces_are_brought_together(
+    client: Client, hosted: Service, machine: FakeMachine, where: str
+) -> None:
+    """Between devices by themselves; else on the host, where they are to go."""
     put = {"x": torch.arange(12_000 * 8).reshape(12_000, 8)}
-    gpu = gpu_of(client)
-    more = client.put(on_gpu(gpu, put), handle=handle)
-    assert gpu.counters.bytes_pageable == 0
-    assert torch.equal(client.get_columns(more, fields=["x"])["x"], put["x"])
+    name = machine.name_of(machine.uuids[0])
+    transport = "auto" if where == "host" else "ipc"
+    with tq.connect(hosted.address, device=name, transport=transport) as other:
+        chosen = client if where == "device" else other
+        gpu, handle = gpu_of(chosen), in_turn(chosen)
+        more = chosen.put(on_gpu(gpu, put), handle=handle)
+        counters = gpu.counters
+        if where == "device":
+            assert (counters.bytes_across, counters.bytes_pinned) == (put["x"].nbytes, 0)
+        else:
+            assert counters.bytes_across == 0
+            assert counters.bytes_pinned < 2.1 * put["x"].nbytes
+        assert counters.bytes_pageable == 0
+        assert torch.equal(chosen.get_columns(more, fields=["x"])["x"], put["x"])
+        other.clear(partition="default")
 
 
 def test_tensors_of_host_and_gpu_are_one_put(client: Client) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -85,6 +86,19 @@ async def test_a_put_and_a_get_that_wait_for_a_device_hold_up_nobody_else(
         got = await while_held(gpu, client.get(handle))
         assert torch.equal(got["x"], data)
         assert gpu.holds(got["x"])
+
+
+async def test_rows_in_many_pieces_are_waited_for_in_the_same_way(
+    services: dict[str, Service], machine: FakeMachine
+) -> None:
+    async with connected(services, machine, "host tcp") as (client, gpu):
+        both = [await client.put({"n": torch.arange(3000)}) for _ in range(2)]
+        order = np.arange(6000).reshape(2, 3000).T.reshape(-1)
+        handle = tq.BatchHandle.concat(both).reorder(order)
+        data = torch.randint(0, 255, (6000, 1000), dtype=torch.uint8)
+        handle = await while_held(gpu, client.put({"x": put_on(gpu, data)}, handle=handle))
+        got = await while_held(gpu, client.get(handle, fields=["x"]))
+        assert torch.equal(got["x"], data)
 
 
 async def test_what_must_be_read_before_anything_is_sent_is_waited_for_in_the_same_way(

@@ -208,3 +208,26 @@ def test_a_ring_is_filled_again_when_the_device_has_read_it(
             assert isinstance(got, torch.Tensor)
             assert torch.equal(got, put)
             plain.clear(handle)
+
+
+def test_rows_that_were_put_in_order_are_right_when_the_get_returns(
+    client: Client, plain: Client, stepped: FakeGpu, streams: list[FakeStream]
+) -> None:
+    """For whichever stream goes on with them: torch has made them on another."""
+    put = torch.randn(64, 4000)
+    handle = plain.put({"x": put})[np.array([5, 5, 3, 5])]
+    stepped.torch = stepped.stream()
+    work = Work(lambda: client.get_columns(handle)["x"])
+    others = [stream for stream in streams if stream is not stepped.torch]
+    wait_until(lambda: stepped.torch is not None and stepped.torch.num_left)
+    assert stepped.torch.step()  # the memory may be copied to
+    wait_until(lambda: any(stream.num_left for stream in others))
+    while any(stream.num_left for stream in others):
+        stepped_one = [stream.step() for stream in others]
+        assert any(stepped_one)
+    wait_until(lambda: work.is_over or (stepped.torch is not None and stepped.torch.num_left))
+    assert not work.is_over, "torch is still at work on them"
+    assert stepped.torch.step()
+    got = work.result()
+    assert isinstance(got, torch.Tensor)
+    assert torch.equal(got, put[[5, 5, 3, 5]])
