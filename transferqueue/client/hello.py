@@ -61,11 +61,15 @@ async def open_session(
             wait_s = deadline_s - time.monotonic()
             if any(map(is_listening, shard["endpoints"])):
                 wait_s = min(wait_s, SETTLE_S)
-            unless = {"unless": hello.get(ops.SHARDS_EPOCH, "")}
+            known = hello.get(ops.SHARDS_EPOCH)
+            if known is None or wait_s <= 0:
+                raise
             try:
-                hello = await _greet(channel, address, unless, max(wait_s, 0.0))
+                hello = await _greet(channel, address, {"unless": known}, wait_s)
             except ServiceUnreachable:
                 raise error from None
+            if hello.get(ops.SHARDS_EPOCH) == known:  # it did not wait for another one
+                raise
 
 
 async def _first_hello(
