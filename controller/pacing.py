@@ -4,6 +4,13 @@ A sample generated under policy version v is trained on at version u; its stalen
 update u is under way, prompts for the updates up to u + updates_ahead are out: a prompt fed now is
 used, first in first out, at most updates_ahead updates later. Samples do not quite come first in
 first out: a long one is overtaken by shorter ones, and the bound on staleness has to allow for it.
+
+How far ahead: when an update takes its batch, (1 + updates_ahead) batches are out, that one and
+those on their way. With fewer on their way than are used up in the time that a sample takes,
+updates wait, however many rollouts there are: at least (time of a sample) / (time of an update),
+and about one more, as samples come in bursts and lengths differ. A sample of 0.75 s and updates of
+0.45 s: 1.7 at least, 2.5 to 3 in practice; with 1.5 the rollouts had half of their slots free and
+the trainer a third of its time. More than that waits in the data plane and grows old there.
 """
 
 from __future__ import annotations

@@ -65,8 +65,9 @@ class PpoSettings:
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
     temperature: float = 1.0
     values_stream: bool = True
-    """Asynchronous: value samples as they come, by the critic as it is then. ``False``: at the
-    update, by the newest."""
+    """Asynchronous: value samples as they come, by the critic as it is then, which has time for it
+    between its updates only: what comes during one is ready after it. ``False``: at the update, by
+    the newest, beside the actor's log-probs."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, Algorithm):
