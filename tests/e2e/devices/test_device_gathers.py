@@ -42,7 +42,6 @@ ROWS = {
     "each three times": np.repeat(np.arange(300, 1300), 3),
     "any, again and again": DICE.integers(0, 2 * HALF, 3000),
     "shuffled": DICE.permutation(2 * HALF),
-    "in turn": np.arange(2 * HALF).reshape(2, HALF).T.reshape(-1),
     "every third, backwards": np.arange(0, 2 * HALF, 3)[::-1],
     "one": np.array([1471]),
 }
