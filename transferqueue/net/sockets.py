@@ -77,6 +77,9 @@ def new_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     router.router_handover = True
     router.router_mandatory = True  # a send says whether its peer is connected at all
     router.handshake_ivl = 10_000
+    # A client says with its first ping, after PING_MS, when to hang up. One whose host fails before
+    # that is known by what it does not acknowledge: else TCP goes on trying for 15 minutes.
+    router.tcp_maxrt = SILENCE_MS + PING_MS
     return router
 
 
