@@ -155,6 +155,7 @@ def test_without_the_file_on_the_disk_its_rows_alone_are_lost(tmp_path: Path) ->
     with in_process(tmp_path, spill=always(tmp_path)) as running:
         spilled = running.client.put({"x": torch.ones(8, 50_000)})
         wait_until(lambda: backend_of(running).used_bytes == 0)
+        running.client.get(spilled)  # the first one imports: the next is to be before the spill
         beside = running.client.put({"x": torch.ones(8, 50_000)})
         held = running.client.get(beside)
 
