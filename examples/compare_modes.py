@@ -88,7 +88,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--modes", nargs="+", choices=every, default=every)
     add("--token-s", type=float, default=0.06, help="seconds a column of tokens (default: 0.06)")
     add("--max-staleness", type=int, default=6, help="of fully_async (default: 6)")
-    add("--updates-ahead", type=float, default=3.0, help="of fully_async (default: 3)")
+    add("--updates-ahead", type=float, default=2.5, help="of fully_async (default: 2.5)")
     add("--rollouts", type=int, default=2, help="processes that generate (default: 2)")
     add("--host", choices=["processes", "ray"], default="processes")
     add("--out", type=Path, default=Path("runs") / "modes")
