@@ -5,6 +5,7 @@
     TransferQueueError
     ├── ConfigError                     (ValueError) a setting that cannot work
     │   ├── ArenaTooSmall               the arena's directory cannot hold the budget
+    │   ├── MemoryOutOfReach            memory must be mapped, and cannot be
     │   ├── PackageMissing              a part needs a package that is not installed
     │   ├── NoKey                       a TCP service, and no client key for it
     │   ├── CannotListen                an address that this host does not have, or that is taken

@@ -10,12 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 import pytest
 
 from transferqueue.backends import segments
 from transferqueue.backends.base import BackendConfig
 from transferqueue.backends.huge_pages import REST_STEPS, HugePages, gives_huge_pages
-from transferqueue.backends.mapping import HUGE_PAGE_BYTES, MADV_COLLAPSE, Access, ArenaMapping
+from transferqueue.backends.mapping import (
+    HUGE_PAGE_BYTES,
+    MADV_COLLAPSE,
+    MADV_DONTNEED,
+    Access,
+    ArenaMapping,
+)
 from transferqueue.backends.segments import STEP_BYTES, SegmentFiles
 from transferqueue.backends.shm import ShmBackend
 from transferqueue.backends.shm_reader import ShmReader
@@ -82,6 +89,14 @@ def test_what_a_reader_edits_is_its_own_and_is_gone_with_its_view(huge_folder: s
         other.close()
 
 
+def test_room_that_was_taken_does_not_count_as_memory_of_the_process(huge_folder: str) -> None:
+    before = psutil.Process().memory_info().shared
+    with ShmBackend.open(config(huge_folder, 64 * MIB)) as backend:
+        assert backend.reserve([64 * MIB]) is not None
+        assert backend.facts()["huge_bytes"] == 64 * MIB
+        assert psutil.Process().memory_info().shared - before < 4 * MIB
+
+
 def test_they_can_be_declined(folder: str) -> None:
     with ShmBackend.open(config(folder, huge_pages=False)) as backend:
         assert backend.reserve([16 * MIB]) is not None
@@ -121,6 +136,9 @@ class Kernel(ArenaMapping):
         self.asked: list[tuple[int, int]] = []
 
     def advise(self, address: int, nbytes: int, advice: int) -> bool:
+        if advice == MADV_DONTNEED:
+            assert self.asked[-1] == (address, nbytes)
+            return True
         assert advice == MADV_COLLAPSE
         self.asked.append((address, nbytes))
         return self.gives

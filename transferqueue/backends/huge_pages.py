@@ -30,7 +30,13 @@ import os
 import secrets
 
 from transferqueue.backends.arena_address import ArenaAddress
-from transferqueue.backends.mapping import HUGE_PAGE_BYTES, MADV_COLLAPSE, Access, ArenaMapping
+from transferqueue.backends.mapping import (
+    HUGE_PAGE_BYTES,
+    MADV_COLLAPSE,
+    MADV_DONTNEED,
+    Access,
+    ArenaMapping,
+)
 from transferqueue.shard.allocator import PAGE_BYTES
 
 REST_STEPS = 16
@@ -70,6 +76,8 @@ class HugePages:
         self._mapping.array(low, high - low)
         if self._mapping.advise(low, high - low, MADV_COLLAPSE):
             self.taken_bytes += high - low
+            # They are the file's; that this process has mapped them would count as its memory.
+            self._mapping.advise(low, high - low, MADV_DONTNEED)
         else:
             self._steps_to_rest = REST_STEPS
 

@@ -20,7 +20,6 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.chunks import WINDOW_CHUNKS, ChunkGrid, Runs, deal
 from transferqueue.wire.get import GetAnswer
-from transferqueue.wire.window import OpenWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from transferqueue.client.placement import Part
     from transferqueue.wire.format import Buffer, Message
     from transferqueue.wire.get import GotColumn
+    from transferqueue.wire.window import OpenWindow
 
 
 class PartGet:
@@ -151,8 +151,8 @@ class PartGet:
             self._lease = self._memory.lease(self._part.slot, self._endpoint, int(lease_id))
         elif lease_id is not None:
             self._stream_id = int(lease_id)
-            if (window := answer.body.get("window")) is not None:
-                self._window = OpenWindow.from_plain(window)
+            window = answer.body.get("window")
+            self._window = self._caller.windows.opened(self._transport, window)
             self._files = answer.body.get("files")
 
     def _is_lent(self, column: GotColumn) -> bool:

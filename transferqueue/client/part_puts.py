@@ -19,7 +19,6 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
 from transferqueue.wire.chunks import CHUNK_BYTES, MAX_FRAMES, WINDOW_CHUNKS, ChunkGrid
 from transferqueue.wire.put import BY_WRITE, ColumnPlan, PutPlan
-from transferqueue.wire.window import OpenWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from transferqueue.client.local_memory import LocalMemory
     from transferqueue.client.placement import Part
     from transferqueue.client.session import ShardAddress
+    from transferqueue.client.windows import ClientWindows
     from transferqueue.wire.format import Buffer, Message
 
 
@@ -230,15 +230,15 @@ class StreamedPut(PartPut):
         window = {} if self.transport is None else {"window": self.transport}
         return {"payload": None, "writer": None, **window}
 
-    def move(self, answer: Message) -> Move | None:
+    def move(self, answer: Message, windows: ClientWindows) -> Move | None:
         """The same bytes to the window that the shard has opened, if it has."""
-        window = answer.body.get("window")
+        window = windows.opened(self.transport, answer.body.get("window"))
         if window is None or self.transport is None:
             return None
         return Move(
             slot=self.rows.slot,
             transport=self.transport,
-            window=OpenWindow.from_plain(window),
+            window=window,
             is_write=True,
             num_bytes=self.rows.num_bytes,
             pieces=self._pieces(),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transferqueue.closing import Closing
 from transferqueue.errors import ConfigError, TransportFailed
 from transferqueue.transports.registry import load_transport, transport_names
+from transferqueue.wire.window import OpenWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from transferqueue.client.counted_copies import Moved
     from transferqueue.client.session import ShardAddress
     from transferqueue.transports.base import ClientEnd
-    from transferqueue.wire.window import OpenWindow
 
 AGAIN_S = 30.0
 """A transport that failed is left alone for so long, and bytes go in chunks meanwhile."""
@@ -143,6 +143,15 @@ class ClientWindows(Closing):
         self._failed[slot, str(transport)] = time.monotonic(), str(why)
         if self.required is not None:
             raise error
+
+    def opened(self, transport: str | None, plain: Any) -> OpenWindow | None:
+        """What a shard has answered. `TransportFailed` where it could not open one by the transport
+        that is required. ``None``: there is none, and bytes go in chunks."""
+        if isinstance(plain, str):
+            if transport is not None and transport == self.required:
+                raise TransportFailed(transport, plain)
+            return None
+        return None if plain is None else OpenWindow.from_plain(plain)
 
     def _end(self, move: Move) -> ClientEnd:
         key, facts = (move.slot, move.transport), move.window.facts

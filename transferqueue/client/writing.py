@@ -258,7 +258,7 @@ class Put:
         parts, moves = [], []
         for part, answer in zip(self._parts, answers, strict=True):
             if isinstance(part, StreamedPut):
-                move = part.move(answer)
+                move = part.move(answer, self._caller.windows)
                 parts += [] if move is None else [part]
                 moves += [] if move is None else [move]
         self._window_tries.note(moves)

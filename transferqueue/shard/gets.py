@@ -201,7 +201,7 @@ class Gets:
         if not found and request.body.get("window") is not None:
             runs = [column.runs for column in streamed.values()]
             window = self._windows.to_read(request.body["window"], lease_id, runs)
-            found = {} if window is None else {"window": window.to_plain()}
+            found = {} if window is None else {"window": window}
         if found:
             self._deadlines.heard(lease_id, time.monotonic(), more_to_come=False)
         return found

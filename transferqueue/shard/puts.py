@@ -327,7 +327,7 @@ class Puts:
             self._chunked.expect(reservation, columns, put)
         if is_lent or (window := self._windows.to_write(body.get("window"), reservation)) is None:
             return _set_aside(reservation, mapped if is_lent else None)
-        return Reply(body={"put_id": reservation.put_id, "window": window.to_plain()})
+        return Reply(body={"put_id": reservation.put_id, "window": window})
 
     def _write_down(
         self, put: WaitingPut, reservation: Reservation, *, is_lent: bool, is_filled: bool = True

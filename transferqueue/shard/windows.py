@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from transferqueue.transports.base import ShardEnd
     from transferqueue.wire.chunks import Runs
 
+    Opened = list[Any] | str | None
+    """As it is answered: an `OpenWindow`, or why the transport has failed, or nothing."""
+
 MAX_PIECES = 4096
 """Bytes in more pieces go in chunks, which bring them together first."""
 
@@ -71,9 +74,7 @@ class Windows(Closing):
         """What clients are told of each transport."""
         return {name: dict(end.facts) for name, end in self._ends.items()}
 
-    def to_read(
-        self, transport: object, lease_id: int, columns: Iterable[Runs]
-    ) -> OpenWindow | None:
+    def to_read(self, transport: object, lease_id: int, columns: Iterable[Runs]) -> Opened:
         """One to all these bytes, which a lease holds, one column after the other. ``None``:
         they do not lie in memory, or not in few pieces, or the transport is not there."""
         runs = list(columns)
@@ -89,7 +90,7 @@ class Windows(Closing):
         ]
         return self._open(str(transport), ("get", lease_id), pieces, writable=False)
 
-    def to_write(self, transport: object, reservation: Reservation) -> OpenWindow | None:
+    def to_write(self, transport: object, reservation: Reservation) -> Opened:
         """One to the place of all columns of a put, one after the other."""
         if transport not in self._ends:
             return None
@@ -105,16 +106,16 @@ class Windows(Closing):
 
     def _open(
         self, name: str, key: tuple[str, int], pieces: Sequence[memoryview], *, writable: bool
-    ) -> OpenWindow | None:
+    ) -> Opened:
         end = self._ends[name]
         if key not in self._tickets:  # else the first answer was lost
             try:
                 self._tickets[key] = end, end.open_window(pieces, writable=writable)
             except TransportFailed as error:
                 _log.warning("%s Bytes go in chunks.", error)
-                return None
+                return str(error.args[1])
         ticket = self._tickets[key][1]
-        return OpenWindow(ticket=ticket, process=self._process, facts=end.facts)
+        return OpenWindow(ticket=ticket, process=self._process, facts=end.facts).to_plain()
 
     def has_put(self, put_id: int) -> bool:
         """Whether the bytes of a put may come through a window."""
