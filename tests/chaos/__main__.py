@@ -46,7 +46,7 @@ def report(outcome: Outcome) -> None:
     print("failed calls:", ", ".join(f"{n} {c}" for n, c in ledger.errors.most_common()) or "none")
     print(
         f"left after clearing: {outcome.used_bytes:,} bytes, {outcome.leases} leases, "
-        f"{outcome.puts_under_way} puts"
+        f"{outcome.puts_under_way} puts, {outcome.descriptors} descriptors"
     )
     print("broken promises:", "; ".join(outcome.broken) or "none")
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 import transferqueue as tq
 from tests.chaos.record import FLOW, KEPT, Found, Ledger, broken_promises, read_records
 from tests.chaos.rows import FIELDS, what_is_torn
@@ -37,6 +39,10 @@ SPILLING_BUDGET_BYTES, SPILL_BYTES = 6 << 20, 512 << 20
 NUM_WORKERS = 8
 DELAY_MS, LOSS = 2.0, 0.005
 
+FEW_DESCRIPTORS = 12
+"""More than at the start a process may have open: this client's connections, segments of memory and
+of a disk."""
+
 
 @dataclass(kw_only=True)
 class Outcome:
@@ -53,6 +59,8 @@ class Outcome:
     """Once everything was cleared."""
     leases: int
     puts_under_way: int
+    descriptors: int
+    """Open in processes of the service, above what there were before the first worker came."""
     had_two_hosts: bool
     num_spilled: int
     """Slabs on the disk, and those that went there in the last lives of the shards."""
@@ -246,6 +254,7 @@ def soak(
         near, keys = service.state["endpoints"][0], service.state["keys"]
         with tq.connect(near, keys=ClientKeys.load(Path(keys))) as client:
             client.create_partition(FLOW, tasks=[TASK], retention="consumed")
+            before = _descriptors(service)
             workers = Workers(folder, _worker_commands(service.state, hosts))
             stack.callback(workers.close)
             trouble = Trouble(service, workers, hosts, seed, client if replicas else None)
@@ -268,7 +277,7 @@ def soak(
                 failures=service.state["failures"],
                 had_two_hosts=has_hosts,
                 num_spilled=sum(disk["moved"] + disk["slabs"] for disk in spilled),
-                **_left_after_clearing(client),
+                **_left_after_clearing(client, service, before),
             )
 
 
@@ -356,7 +365,13 @@ def _numbers(client: tq.Client, handle: tq.BatchHandle, ledger: Ledger) -> Count
     return numbers
 
 
-def _left_after_clearing(client: tq.Client) -> dict[str, int]:
+def _descriptors(service: ServiceProcess) -> dict[str, int]:
+    return {name: psutil.Process(pid).num_fds() for name, pid in service.send(0)["pids"].items()}
+
+
+def _left_after_clearing(
+    client: tq.Client, service: ServiceProcess, before: dict[str, int]
+) -> dict[str, int]:
     for partition in client.status()["partitions"]:
         client.clear(partition=partition)
 
@@ -367,6 +382,10 @@ def _left_after_clearing(client: tq.Client) -> dict[str, int]:
             "used_bytes": on_disk + sum(shard["used_bytes"] for shard in shards),
             "leases": sum(shard["leases"] for shard in shards),
             "puts_under_way": sum(shard["puts_under_way"] for shard in shards),
+            "descriptors": sum(
+                max(0, count - before[name] - FEW_DESCRIPTORS)
+                for name, count in _descriptors(service).items()
+            ),
         }
 
     with contextlib.suppress(AssertionError):

@@ -48,4 +48,5 @@ def _check(outcome: Outcome) -> None:
     }
     # With the link cut, shards stopped and two cores for all of them a deadline may pass.
     assert sum(unexpected.values()) <= outcome.ledger.calls["putting"] // 20, unexpected
-    assert (outcome.used_bytes, outcome.leases, outcome.puts_under_way) == (0, 0, 0)
+    left = (outcome.used_bytes, outcome.leases, outcome.puts_under_way, outcome.descriptors)
+    assert left == (0, 0, 0, 0)
