@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import pytest
+
     from transferqueue.devices.fake_gpu import FakeStream
+
+T = TypeVar("T")
+
+
+def returned_by(method: str, of: type[T], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """All that a method returns from now on, whoever calls it, as it grows."""
+    found: list[Any] = []
+    call = getattr(of, method)
+
+    def noted(one: T, *arguments: Any) -> Any:
+        found.append(call(one, *arguments))
+        return found[-1]
+
+    monkeypatch.setattr(of, method, noted)
+    return found
 
 
 class Work:

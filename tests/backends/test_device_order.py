@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.stepping import Work
+from tests.stepping import Work, returned_by
 from transferqueue.backends.base import BackendConfig
 from transferqueue.backends.device import DeviceBackend
 from transferqueue.backends.host_copies import HostCopies
@@ -49,15 +49,7 @@ def backend(
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[FakeEvent]:
     """All that were made."""
-    found: list[FakeEvent] = []
-    record = FakeStream.record
-
-    def noted(stream: FakeStream) -> FakeEvent:
-        found.append(record(stream))
-        return found[-1]
-
-    monkeypatch.setattr(FakeStream, "record", noted)
-    return found
+    return returned_by("record", FakeStream, monkeypatch)
 
 
 def memory_of(backend: DeviceBackend, address: int, nbytes: int) -> bytes:

@@ -8,9 +8,15 @@ import numpy as np
 import torch
 
 import transferqueue as tq
+from transferqueue.client.device_side import DeviceSide
+from transferqueue.client.lease_returns import release
+from transferqueue.client.part_gets import PartGet
 from transferqueue.devices.fake_gpu import FakeGpu
+from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 
 if TYPE_CHECKING:
+    import pytest
+
     from transferqueue.client.sync_client import Client
     from transferqueue.devices.fake_machine import FakeMachine
     from transferqueue.service.embedded import Service
@@ -53,6 +59,35 @@ def put_on(gpu: FakeGpu, tensor: torch.Tensor) -> torch.Tensor:
     found = memory.view(plain.dtype).view(plain.shape)
     assert gpu.holds(found)
     return found
+
+
+def end_loan(part: PartGet) -> None:
+    """Have a shard believe that what it has lent for a part of a get is read no more."""
+    assert part._loan_id is not None
+    channels = SyncChannelPool(None)
+    run_blocking(channels.exchange([release(part._endpoint, [part._loan_id])], timeout_s=5.0))
+    channels.close()
+
+
+def clear_while_copied(
+    client: Client, handle: tq.BatchHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From now on what the client gets is given on before it is copied."""
+    taken: list[PartGet] = []
+    take, copy_all = PartGet.take, DeviceSide.copy_all
+
+    def remember(part: PartGet, answer: Any) -> None:
+        take(part, answer)
+        taken.append(part)
+
+    def clear_first(*arguments: Any) -> None:
+        (part,) = taken
+        end_loan(part)
+        client.clear(handle)
+        copy_all(*arguments)
+
+    monkeypatch.setattr(PartGet, "take", remember)
+    monkeypatch.setattr(DeviceSide, "copy_all", clear_first)
 
 
 def columns(num_rows: int = 64) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Windows(Closing):
             try:
                 self._tickets[key] = end, end.open_window(pieces, writable=writable)
             except TransportFailed as error:
-                _log.warning("%s Bytes go in chunks.", error)
+                _log.warning("%s", error)
                 return str(error.args[1])
         ticket = self._tickets[key][1]
         return OpenWindow(ticket=ticket, process=self._process, facts=end.facts).to_plain()

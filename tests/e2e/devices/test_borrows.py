@@ -16,6 +16,7 @@ import transferqueue as tq
 from tests.e2e.fake_gpus import (
     backend_sum,
     columns,
+    end_loan,
     expect_same,
     gpu_of,
     on_gpu,
@@ -25,10 +26,8 @@ from tests.e2e.fake_gpus import (
 from tests.waiting import wait_until
 from transferqueue.client import tensordicts
 from transferqueue.client.device_side import DeviceSide
-from transferqueue.client.lease_returns import release
 from transferqueue.devices.host import DoneEvent
 from transferqueue.errors import DeviceError, OwnerLost, StaleGeneration
-from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 
 if TYPE_CHECKING:
     from transferqueue.client.sync_client import Client
@@ -184,10 +183,7 @@ def test_memory_that_was_given_on_in_the_block_is_not_believed(client: Client) -
     with pytest.raises(StaleGeneration, match="nothing is there now"), borrow:
         assert borrow._borrowed is not None
         (part,) = borrow._borrowed._parts
-        assert part._loan_id is not None
-        channels = SyncChannelPool(None)
-        run_blocking(channels.exchange([release(part._endpoint, [part._loan_id])], timeout_s=5.0))
-        channels.close()
+        end_loan(part)
         client.clear(handle)
 
 

@@ -14,6 +14,7 @@ import torch
 import transferqueue as tq
 from tests.e2e.fake_gpus import (
     backend_sum,
+    clear_while_copied,
     columns,
     expect_same,
     gpu_of,
@@ -21,8 +22,6 @@ from tests.e2e.fake_gpus import (
 )
 from tests.waiting import wait_until
 from transferqueue.client.device_side import DeviceSide
-from transferqueue.client.lease_returns import release
-from transferqueue.client.part_gets import PartGet
 from transferqueue.devices.fake_machine import FakeMachine, Fault
 from transferqueue.errors import (
     ConfigError,
@@ -34,7 +33,6 @@ from transferqueue.errors import (
     RungRefused,
     StaleGeneration,
 )
-from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 
 if TYPE_CHECKING:
     from transferqueue.client.sync_client import Client
@@ -204,24 +202,7 @@ def test_what_was_given_on_while_it_was_copied_is_not_believed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = client.put({"x": torch.zeros(64, 1000)})
-    taken: list[PartGet] = []
-    take, copy_all = PartGet.take, DeviceSide.copy_all
-
-    def remember(part: PartGet, answer: Any) -> None:
-        take(part, answer)
-        taken.append(part)
-
-    def lose_the_loan(*arguments: Any) -> None:
-        (part,) = taken
-        assert part._loan_id is not None
-        channels = SyncChannelPool(None)
-        run_blocking(channels.exchange([release(part._endpoint, [part._loan_id])], timeout_s=5.0))
-        channels.close()
-        client.clear(handle)
-        copy_all(*arguments)
-
-    monkeypatch.setattr(PartGet, "take", remember)
-    monkeypatch.setattr(DeviceSide, "copy_all", lose_the_loan)
+    clear_while_copied(client, handle, monkeypatch)
     with pytest.raises(StaleGeneration, match="nothing is there now"):
         client.get(handle)
 

@@ -11,7 +11,7 @@ import torch
 
 import transferqueue as tq
 from tests.e2e.fake_gpus import backend_sum, gpu_of, put_on
-from tests.stepping import Work
+from tests.stepping import Work, returned_by
 from tests.waiting import wait_until
 from transferqueue.devices.fake_gpu import FakeGpu, FakeStream
 
@@ -42,15 +42,7 @@ def plain(service: Service) -> Iterator[Client]:
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> list[FakeStream]:
     """All that there are in this process."""
-    found: list[FakeStream] = []
-    make = FakeGpu.stream
-
-    def noted(gpu: FakeGpu) -> FakeStream:
-        found.append(make(gpu))
-        return found[-1]
-
-    monkeypatch.setattr(FakeGpu, "stream", noted)
-    return found
+    return returned_by("stream", FakeGpu, monkeypatch)
 
 
 @pytest.fixture

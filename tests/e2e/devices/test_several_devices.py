@@ -11,15 +11,11 @@ import pytest
 import torch
 
 import transferqueue as tq
-from tests.e2e.fake_gpus import BUDGET_BYTES, QUARANTINE_S, gpu_of, on_gpu
+from tests.e2e.fake_gpus import BUDGET_BYTES, QUARANTINE_S, clear_while_copied, gpu_of, on_gpu
 from tests.waiting import wait_until
-from transferqueue.client.device_side import DeviceSide
-from transferqueue.client.lease_returns import release
-from transferqueue.client.part_gets import PartGet
 from transferqueue.devices.fake_gpu import FakeGpu
 from transferqueue.devices.fake_machine import FakeMachine, Fault
 from transferqueue.errors import StaleGeneration
-from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,24 +180,7 @@ def test_what_was_given_on_while_it_was_copied_is_not_believed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = client.put(batch(), partition="train")
-    taken: list[PartGet] = []
-    take, copy_all = PartGet.take, DeviceSide.copy_all
-
-    def remember(part: PartGet, answer: Any) -> None:
-        take(part, answer)
-        taken.append(part)
-
-    def lose_the_loan(*arguments: Any) -> None:
-        (part,) = taken
-        assert part._loan_id is not None
-        channels = SyncChannelPool(None)
-        run_blocking(channels.exchange([release(part._endpoint, [part._loan_id])], timeout_s=5.0))
-        channels.close()
-        client.clear(handle)
-        copy_all(*arguments)
-
-    monkeypatch.setattr(PartGet, "take", remember)
-    monkeypatch.setattr(DeviceSide, "copy_all", lose_the_loan)
+    clear_while_copied(client, handle, monkeypatch)
     with pytest.raises(StaleGeneration, match="nothing is there now"):
         client.get(handle, fields=["b"])
 
