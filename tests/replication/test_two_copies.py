@@ -92,8 +92,10 @@ class TwoCopiesMachine(RuleBasedStateMachine):
     def begin(self, *, has_room: bool) -> None:
         self.guard_bytes = BUDGET if has_room else 1 << 10
         self.guard = Guard(self.guard_bytes, 0)
-        self.home = Home.empty(BUDGET)
+        self.home = Home.empty(heap(BUDGET))
         self.register = Register()
+        self.ended: set[str] = set()
+        """Generations of mirrors that were at a guard which was killed."""
         self.model = Model(self.home.store.next_uid)
         self.dead: list[tuple[Home, Sequence[Change]]] = []
         """Homes that were killed, and what they had asked for: that may still come to the guard."""
@@ -193,6 +195,7 @@ class TwoCopiesMachine(RuleBasedStateMachine):
     def the_guard_is_killed(self) -> None:
         """Another one is there before anybody has looked."""
         self.num_lives += 1
+        self.ended |= {kept.generation for kept in self.guard.keeper.kept.values()}
         self.guard = Guard(self.guard_bytes, self.num_lives)
         self.home.wire.to_home.clear()
         self.home.wire.to_guard.clear()
@@ -287,6 +290,12 @@ class TwoCopiesMachine(RuleBasedStateMachine):
         if hasattr(self, "home") and self.home.copies.log.is_complete and self._has_its_mirror():
             assert self._relied_on() is not None
 
+    @invariant()
+    def a_mirror_that_is_on_record_ends_with_its_guard_alone(self) -> None:
+        """Whoever loses the home then has it, however long the coordinator hears nothing."""
+        if hasattr(self, "home") and self.register.copy not in {None, *self.ended}:
+            assert self._relied_on() is not None
+
     def _relied_on(self) -> Kept | None:
         """The mirror that is on record, if it is there."""
         kept = self.guard.keeper.complete(SLOT)
@@ -319,7 +328,7 @@ TestTwoCopies.settings = settings(max_examples=60, stateful_step_count=60, deadl
 
 
 def test_rows_put_beside_the_declaration_that_they_have_one_copy_are_kept_once() -> None:
-    home, guard, register = Home.empty(BUDGET), Guard(BUDGET, 0), Register()
+    home, guard, register = Home.empty(heap(BUDGET)), Guard(BUDGET, 0), Register()
     made: list[Change] = []
     now_s = 0.0
 

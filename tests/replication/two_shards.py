@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from transferqueue.backends.arena_owner import this_process
 from transferqueue.backends.heap import HeapBackend
 from transferqueue.backends.several import Member, SeveralBackends
 from transferqueue.errors import FieldExists, RowsGone
@@ -169,6 +170,11 @@ class Wire:
         self.generations.add(str(message.body["generation"]))
         self.to_guard.append(message)
 
+    def leave(self) -> None:
+        """The home is dead: what was on its way has left its memory."""
+        for message in self.to_guard:
+            message.frames[:] = [bytes(frame) for frame in message.frames]
+
     def receive(self) -> Message | None:
         return self._heard.popleft() if self._heard else None
 
@@ -252,7 +258,8 @@ class Home:
             epoch=epoch,
             backend=backend,
             copies=self.copies,
-            arena=None,
+            arena=backend.client_access(),
+            owner=this_process().to_plain(),
             bytes_per_s=1e9,
             silence_s=SILENCE_S,
             num_untold=lambda: 0,
@@ -262,12 +269,12 @@ class Home:
         self.link.attach(guard, 0.0)
 
     @classmethod
-    def empty(cls, budget_bytes: int) -> Home:
-        backend = heap(budget_bytes)
+    def empty(cls, backend: SeveralBackends) -> Home:
         return cls(Store(slot=SLOT, space=backend), backend, 0)
 
     def restarted(self, epoch: int) -> Home:
         """Its successor, which has found its journal."""
+        self.wire.leave()
         for reservation in self.store.reservations():
             self.store.abort(reservation.put_id)
         self.store.peer_gone(READER)

@@ -71,6 +71,17 @@ class ProcessId:
     def __str__(self) -> str:
         return f"process {self.pid}"
 
+    @classmethod
+    def of_plain(cls, plain: dict[str, Any]) -> Self:
+        """`Malformed` when the values are not of a process."""
+        try:
+            return cls(**plain)
+        except TypeError as error:
+            raise Malformed(f"not a process: {error}") from error
+
+    def to_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
     def is_alive(self) -> bool | None:
         """``None`` when it cannot be told from here: another pid namespace."""
         if self.boot_id != boot_id():
@@ -197,6 +208,16 @@ def find_arena(
         time.sleep(_LOOK_AGAIN_S)
 
 
+def owner_of(address: ArenaAddress) -> ProcessId | None:
+    """Whose an arena is, or was last; ``None`` when it is gone. A successor is named before it
+    changes anything: what was read before its predecessor is found here was that one's."""
+    try:
+        record = LockRecord.from_json(Path(address.lock_path).read_bytes())
+    except OSError:
+        return None
+    return None if record is None else record.owner
+
+
 def remove_leftovers(directory: str, *, now_s: float | None = None) -> list[str]:
     """Delete the arenas in ``directory`` whose services are gone. Returns their stems.
 
@@ -310,6 +331,13 @@ def _orphan_path(address: ArenaAddress) -> str:
 
 def _process_from(plain: dict[str, Any] | None) -> ProcessId | None:
     return None if plain is None else ProcessId(**plain)
+
+
+def this_process() -> ProcessId:
+    """The one that runs this."""
+    found = ProcessId.of(os.getpid())
+    assert found is not None
+    return found
 
 
 def _start_ticks(pid: int) -> int | None:

@@ -19,6 +19,7 @@ from transferqueue.backends.arena_owner import (
     find_arena,
     promised_bytes,
     remove_leftovers,
+    this_process,
 )
 from transferqueue.errors import ArenaTooSmall, ConfigError
 from transferqueue.shard.allocator import PAGE_BYTES
@@ -115,7 +116,7 @@ def _record(config: BackendConfig, address: ArenaAddress) -> LockRecord:
     guardian = config.guardian_pid
     return LockRecord(
         address=address,
-        owner=ProcessId.of(os.getpid()),
+        owner=this_process(),
         guardian=None if guardian is None else ProcessId.of(guardian),
     )
 

@@ -19,7 +19,7 @@ class Phase(StrEnum):
     """How a home and its guard stand."""
 
     UNKNOWN = "guard away"
-    """The guard may hold a mirror that is relied on, and does not answer: changes wait."""
+    """A mirror may be on record that lacks what changes now: they wait until none is."""
     ALONE = "one copy"
     """No mirror is of any use: changes are made at once."""
     COPYING = "copying"

@@ -9,7 +9,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from transferqueue.backends.arena_address import boot_id
 from transferqueue.replication.changes import Kind
 from transferqueue.replication.copy_log import Phase
 from transferqueue.replication.throttle import Throttle
@@ -82,9 +81,10 @@ class _Sent:
 
 class GuardLink:
     """``epoch``: how many processes this slot has had before. ``arena``: how this shard's memory is
-    mapped, if it can be. ``bytes_per_s``: of a copy. ``silence_s``: how long changes wait for a
-    guard that says nothing. ``num_untold``: how many events the coordinator has not acknowledged.
-    ``on_record``: see there. Without a guard (`attach`) changes are made on one copy."""
+    mapped, if it can be, and ``owner`` this process. ``bytes_per_s``: of a copy. ``silence_s``: how
+    long changes wait for a guard that says nothing. ``num_untold``: how many events the coordinator
+    has not acknowledged. ``on_record``: see there. Without a guard (`attach`) changes are made on
+    one copy."""
 
     def __init__(
         self,
@@ -94,6 +94,7 @@ class GuardLink:
         backend: SeveralBackends,
         copies: TwoCopies,
         arena: Mapping[str, Any] | None,
+        owner: Mapping[str, Any],
         bytes_per_s: float,
         silence_s: float,
         num_untold: Callable[[], int],
@@ -106,6 +107,7 @@ class GuardLink:
         self._copies = copies
         self._log = copies.log
         self._arena = arena
+        self._owner = owner
         self._num_untold = num_untold
         self._on_record = on_record
         self._silence_s = silence_s
@@ -135,7 +137,6 @@ class GuardLink:
         self._copied_bytes = 0
         self._now_s = 0.0
         self._start_over(0.0)
-        self._stand_alone()
 
     def attach(self, guard: Guard | None, now_s: float) -> None:
         """The second copy goes there from now on; ``None``: nowhere. The one that there was is of
@@ -144,8 +145,6 @@ class GuardLink:
         self._copies.guard = -1 if guard is None else guard.slot
         self._has_room()
         self._start_over(now_s)
-        if self._log.phase is not Phase.ALONE:
-            self._stand_alone()
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -155,12 +154,17 @@ class GuardLink:
             return
         if self._begin_s is None and now_s >= self._ping_s:
             self._ping(now_s)
-        elif self._begin_s is not None and now_s >= self._begin_s:
+        elif self._may_begin and self._begin_s is not None and now_s >= self._begin_s:
             self._begin_s = now_s + BEGIN_AGAIN_S
-            self._look_for_guard(self._guard)
-            self._tell("begin", epoch=self._epoch, arena=self._arena, boot_id=boot_id())
+            self._tell("begin", epoch=self._epoch, arena=self._arena, owner=self._owner)
         self._mind_silence(now_s)
         self.send()
+
+    @property
+    def _may_begin(self) -> bool:
+        """Whether the guard may drop what it has: not before it is on record that no mirror has
+        everything, or a home that is lost meanwhile would have none."""
+        return self._log.phase is Phase.ALONE
 
     def _ping(self, now_s: float) -> None:
         self._ping_s = now_s + PING_S
@@ -175,13 +179,14 @@ class GuardLink:
             self._heard_s = max(self._heard_s, now_s - self._silence_s / 2)
         elif now_s - self._heard_s >= self._silence_s and not self._on_record.is_asking_for_none:
             self._start_over(now_s + BEGIN_AGAIN_S)
-            self._stand_alone()
 
     def next_s(self) -> float:
         """When `tick` is due."""
         if self._guard is None:
             return math.inf
         due = self._ping_s if self._begin_s is None else self._begin_s
+        if self._begin_s is not None and not self._may_begin:
+            due = self._now_s + BEGIN_AGAIN_S  # it is called when the coordinator has said so, too
         is_held = self._entry is not None and self._entry.is_copy and self._has_window
         return min(due, self._throttle.next_s()) if is_held else due
 
@@ -259,8 +264,6 @@ class GuardLink:
     def _hear(self, message: Message) -> None:
         if message.op == ERROR_OP:
             self._start_over(self._now_s + BEGIN_AGAIN_S)
-            if self._log.phase is not Phase.ALONE:
-                self._stand_alone()
         elif message.body["generation"] != self._generation:
             self._guard_is_new()
         elif self._begin_s is not None:
@@ -298,46 +301,25 @@ class GuardLink:
         self._begin_s, self._may_map = None, may_map
         self._copies.piece_bytes = MAPPED_PIECE_BYTES if may_map else None
         self._ping_s = self._now_s + PING_S
-        if self._log.phase is Phase.ALONE:
-            self._begin_copy()
-        elif not self._on_record.is_asking_for_none:
-            self._stand_alone()
-
-    def _begin_copy(self) -> None:
-        if self._begin_s is None and self._guard is not None:
-            if self._now_s < self._copy_s:
-                self._start_over(self._copy_s)
-                return
-            self._copied_bytes = 0
-            if not self._copies.begin_copy(self._guard_free_bytes):
-                self._has_no_room()
+        if self._now_s < self._copy_s:
+            self._start_over(self._copy_s)
+            return
+        self._copied_bytes = 0
+        if not self._copies.begin_copy(self._guard_free_bytes):
+            self._has_no_room()
 
     def _guard_is_new(self) -> None:
         """It is another process, or has dropped what it had: nothing of it can be relied on. Or it
         has heard of a newer process of this slot, and refuses to begin with this one."""
         is_refused = self._begin_s is not None
         self._start_over(self._now_s + BEGIN_AGAIN_S * is_refused)
-        if self._log.phase is not Phase.ALONE:
-            self._stand_alone()
 
     def _look_for_guard(self, guard: Guard) -> None:
         """A process that is not there any more has taken its mirror with it: there is nothing to
         wait for. One that stands still may have a mirror that is relied on."""
         is_asking = self._log.phase is Phase.ALONE or self._on_record.is_asking_for_none
         if not is_asking and not guard.is_there():
-            if self._begin_s is None:
-                self._start_over(self._now_s + BEGIN_AGAIN_S)
-            self._stand_alone()
-
-    def _stand_alone(self) -> None:
-        """Changes go on here alone as soon as it is on record that no mirror has everything."""
-        self._log.lost_sight()
-        self._on_record.ask(None, None, self._alone)
-
-    def _alone(self) -> None:
-        self._log.guard_is_empty()
-        if self._log.phase is Phase.ALONE:  # making a change did not fail
-            self._begin_copy()
+            self._start_over(self._now_s + BEGIN_AGAIN_S)
 
     def complete(self) -> None:
         """The guard knows that it has everything: that is of use when it is on record."""
@@ -348,10 +330,10 @@ class GuardLink:
     def lost_sight(self) -> None:
         """It is not known what the guard has, and it may be relied on."""
         self._start_over(self._now_s)
-        if self._log.phase is not Phase.ALONE:
-            self._log.lost_sight()
 
     def _start_over(self, at_s: float) -> None:
+        """With another generation. Changes go on here alone as soon as it is on record that no
+        mirror has everything; then the guard gets all that there is."""
         self._generation = secrets.token_hex(8)
         self._begin_s = at_s
         self._first_id = next(self._request_ids)
@@ -359,6 +341,9 @@ class GuardLink:
         self._sent.clear()
         self._pings.clear()
         self._num_sent = 0
+        if self._log.phase is not Phase.ALONE:
+            self._log.lost_sight()
+            self._on_record.ask(None, None, self._log.guard_is_empty)
 
     # -- reports --------------------------------------------------------------------------------
 

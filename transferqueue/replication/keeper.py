@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import ArenaAddress, boot_id
+from transferqueue.backends.arena_owner import ProcessId, owner_of
 from transferqueue.backends.shm_reader import ShmReader
 from transferqueue.net.server import Reply
 from transferqueue.replication.changes import FullCopy, Kind
-from transferqueue.replication.mirror import Mirror, Taken
+from transferqueue.replication.mirror import BytesReplaced, Mirror, Taken
 from transferqueue.replication.mirror_space import MirrorSpace
 from transferqueue.shard.store import Store
 from transferqueue.wire import ops
@@ -41,6 +42,8 @@ class Kept:
     """Its leases are numbered from."""
     memory: ShmReader | None
     """The home's, when it can be mapped."""
+    owner: ProcessId
+    """The home."""
     num_received: int = 0
     is_final: bool = False
     """A successor of its home takes it over: nothing changes it any more."""
@@ -103,7 +106,11 @@ class Keeper:
         # One was lost with a connection: those behind it must not be made. The home learns of it.
         is_next = kind != "ping" and request.number("number") == kept.num_received + 1
         if is_next:
-            is_made = self._take(slot, kept, Kind(kind), request)
+            try:
+                is_made = self._take(slot, kept, Kind(kind), request)
+            except BytesReplaced:
+                kept.num_received -= 1  # none of those behind it is the next one
+                return Reply(body={"generation": None})
         said = {"generation": generation, "received": kept.num_received, "is_made": is_made}
         if not is_made:
             full = self._backend.members[self._backend.refused[0]]
@@ -134,22 +141,26 @@ class Keeper:
         store.begin(epoch, space, self._choice)
         arena = body["arena"]
         memory = None
-        if arena is not None and body["boot_id"] == boot_id():
+        owner = ProcessId.of_plain(dict(body["owner"]))
+        if arena is not None and owner.boot_id == boot_id():
             address = ArenaAddress.from_plain(dict(arena))
             memory = ShmReader(address) if address.is_here() else None
         mirror = Mirror(store, self._backend, space)
-        return Kept(generation=generation, mirror=mirror, space=space, epoch=epoch, memory=memory)
+        return Kept(
+            generation=generation,
+            mirror=mirror,
+            space=space,
+            epoch=epoch,
+            memory=memory,
+            owner=owner,
+        )
 
     def _take(self, slot: int, kept: Kept, kind: Kind, request: Request) -> bool:
         kept.num_received += 1
-        step = Taken(
-            kind=kind,
-            body=dict(request.body),
-            frames=request.frames,
-            blocks=_blocks(request, kept.memory),
-        )
         try:
-            is_made = kept.mirror.take(step)
+            is_made = kept.mirror.take(_step(kept, kind, request))
+        except BytesReplaced:
+            raise
         except BaseException:
             self.drop(slot)  # it may be half of a change
             raise
@@ -240,12 +251,21 @@ def _end_copy(kept: Kept) -> None:
         copy.close()
 
 
-def _blocks(request: Request, memory: ShmReader | None) -> Sequence[Buffer]:
-    """The bytes that came with a step, or that it says where to find."""
-    mapped, first = request.body.get("mapped"), request.body.get("blocks")
+def _step(kept: Kept, kind: Kind, request: Request) -> Taken:
+    """With the bytes that came along, or that it says where to find."""
+    mapped, first, memory = request.body.get("mapped"), request.body.get("blocks"), kept.memory
+    blocks: Sequence[Buffer] = [] if first is None else request.frames[int(first) :]
+    are_still_there = None
     if mapped is not None and memory is not None:
-        arrays = ArrayReader(request.frames)
+        arrays, owner = ArrayReader(request.frames), kept.owner
         starts, sizes = (arrays.int64s(reference).tolist() for reference in mapped)
         ranges = zip(starts, sizes, strict=True)
-        return [memory.readable(start, start + size).data for start, size in ranges]
-    return [] if first is None else request.frames[int(first) :]
+        blocks = [memory.readable(start, start + size).data for start, size in ranges]
+        are_still_there = lambda: owner_of(memory.arena) == owner  # noqa: E731
+    return Taken(
+        kind=kind,
+        body=dict(request.body),
+        frames=request.frames,
+        blocks=blocks,
+        are_still_there=are_still_there,
+    )

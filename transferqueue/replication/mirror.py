@@ -41,6 +41,9 @@ class Taken:
     frames: Sequence[Buffer] = ()
     blocks: Sequence[Buffer] = ()
     """The bytes that came with it, in order."""
+    are_still_there: Callable[[], bool] | None = None
+    """``blocks`` lie in its home's memory: whether they are what that had sent, asked when they
+    have been copied. They are not when its successor may have written there."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +54,13 @@ class _OpenPut:
     reservation: Reservation | None
     """``None``: it is not to be made."""
     has_room: bool
+    were_there: Callable[[], bool] | None = None
+    """Whether the bytes were what its home had sent, when they were copied."""
+
+
+class BytesReplaced(Exception):
+    """A home was lost before its put was copied from its memory: it is not made, the mirror is as
+    it was. Nobody was told that it would be."""
 
 
 class Mirror:
@@ -88,7 +98,8 @@ class Mirror:
         }
 
     def take(self, step: Taken) -> bool:
-        """Carry out a step. False: there is no room for its change, which is not made."""
+        """Carry out a step. False: there is no room for its change, which is not made.
+        `BytesReplaced`: the home that sent it is lost."""
         untold = step.body.get("untold")
         while type(untold) is int and len(self.tagged) > untold:
             self.tagged.popleft()
@@ -170,12 +181,17 @@ class Mirror:
     def _fill(self, step: Taken) -> bool:
         if self._open is None:
             raise Malformed("bytes came for no put")
-        if self._open.reservation is not None:
-            self._write(self._open.reservation, int(step.body["offset"]), step.blocks)
+        self._write(self._open, int(step.body["offset"]), step)
         return True
 
-    def _write(self, reservation: Reservation, offset: int, blocks: Sequence[Buffer]) -> None:
+    def _write(self, put: _OpenPut, offset: int, step: Taken) -> None:
         """``offset``: among the bytes of all columns, one after the other."""
+        if put.reservation is None:
+            return
+        put.were_there = step.are_still_there or put.were_there
+        self._copy(put.reservation, offset, step.blocks)
+
+    def _copy(self, reservation: Reservation, offset: int, blocks: Sequence[Buffer]) -> None:
         sizes = np.array([column.nbytes for column in reservation.plan.columns], dtype=np.int64)
         ends = np.cumsum(sizes)
         for block in blocks:
@@ -195,11 +211,13 @@ class Mirror:
         put, self._open = self._open, None
         if step.body["plan"] is not None:
             put = self._opened(_plan(step))
-            if put.reservation is not None:
-                self._write(put.reservation, 0, step.blocks)
+            self._write(put, 0, step)
         if put is None:
             raise Malformed("the last step of no put")
         if put.reservation is not None:
+            if put.were_there is not None and not put.were_there():
+                self.store.abort(put.reservation.put_id)
+                raise BytesReplaced
             self._commit(put.reservation, step.body["key"])
         return put.has_room
 

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import boot_id
+from transferqueue.backends.arena_owner import this_process
 from transferqueue.net.listening import ListeningProbe
 from transferqueue.replication.guard_link import Guard, GuardLink
 from transferqueue.replication.home import TwoCopies
@@ -81,6 +82,7 @@ class ShardPart:
             backend=backend,
             copies=self.copies,
             arena=backend.client_access(),
+            owner=this_process().to_plain(),
             bytes_per_s=settings.bytes_per_s,
             silence_s=settings.silence_s,
             num_untold=num_unsent,
