@@ -94,11 +94,28 @@ class Row:
         return cell.median if self.percentile is None else cell.percentile(self.percentile)
 
     def speedup(self, over: str, of: str = "ours") -> float | None:
-        """How many times better ``of`` is than ``over``; above 1 is better."""
+        """How many times better ``of`` is than ``over``; above 1 is better.
+
+        Of medians, the median of the ratios of each round: a virtual machine's memory is at times
+        twice as slow for minutes, and what is compared in one round is a few seconds apart.
+        """
         ours, theirs = self.number(of), self.number(over)
         if ours is None or theirs is None or not ours or not theirs:
             return None
-        return ours / theirs if self.unit is Unit.RATE else theirs / ours
+        ratios = self._ratios(of, over) or [ours / theirs]
+        ratio = statistics.median(ratios)
+        return ratio if self.unit is Unit.RATE else 1 / ratio
+
+    def _ratios(self, of: str, over: str) -> list[float]:
+        """By round; empty when the samples are not of the same ones."""
+        ours, theirs = self.cells[of], self.cells[over]
+        if self.percentile is not None or not (
+            isinstance(ours, Samples) and isinstance(theirs, Samples)
+        ):
+            return []
+        if len(ours.values) != len(theirs.values) or not all(theirs.values):
+            return []
+        return [mine / other for mine, other in zip(ours.values, theirs.values, strict=True)]
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON: every sample, not only the medians."""

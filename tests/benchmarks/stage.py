@@ -118,16 +118,16 @@ class Stage:
         step: Callable[[RunningSystem, int], None],
         *,
         rounds: int | None = None,
+        limit: str | None = None,
     ) -> None:
         """``step`` for every system, in turns: round 0 is a warm-up and not to be counted.
 
         In another order each round: who comes next finds memory and caches as the one before left
-        them.
+        them. ``limit``: the label of what the first system is measured by, whose turn is next to
+        its own.
         """
         for number in range((rounds or self.rounds) + 1):
-            turns = alive(systems)
-            random.Random(number).shuffle(turns)
-            for running in turns:
+            for running in _turns(alive(systems), number, limit):
                 if running.failure is not None:
                     continue
                 with running.attempt():
@@ -140,6 +140,18 @@ class Stage:
 def alive(systems: Sequence[RunningSystem]) -> list[RunningSystem]:
     """The systems that have not failed."""
     return [running for running in systems if running.failure is None]
+
+
+def _turns(systems: Sequence[RunningSystem], number: int, limit: str | None) -> list[RunningSystem]:
+    order = random.Random(number)
+    turns = [running for running in systems if running.label != limit]
+    first = turns[:1]
+    order.shuffle(turns)
+    for running in systems:
+        if running.label == limit:
+            beside = turns.index(first[0]) if first else 0
+            turns.insert(beside + order.randrange(2), running)
+    return turns
 
 
 def check_digest(answer: dict[str, Any], expected: str) -> None:

@@ -56,7 +56,7 @@ class Loopback:
                     tally.add("put", running.label, *put["seconds"])
                     tally.add("get", running.label, *got["seconds"])
 
-            stage.in_rounds(systems, step)
+            stage.in_rounds(systems, step, limit=s.RAW_SOCKET_TCP.label)
             tally.note_failures(systems)
         put, get = (tally.row(self.name, what, labels_of(systems)) for what in ("put", "get"))
         return [
