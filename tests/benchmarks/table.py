@@ -67,7 +67,7 @@ def _machine_line(machine: Mapping[str, object]) -> str:
 def _table(rows: Sequence[Row], titles: Mapping[str, str]) -> Table:
     columns = [name for name in COLUMNS if any(name in row.cells for row in rows)]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("median, or as named\n(n×: ours is n times better)", no_wrap=False)
+    table.add_column("median, or as named\n(n×: ours is n times better, by round)", no_wrap=False)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("to reach", no_wrap=False)

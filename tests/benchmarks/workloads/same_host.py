@@ -47,9 +47,7 @@ class SameHost:
             def step(running: RunningSystem, number: int) -> None:
                 self._round(running, number, tally, batch["digest"])
 
-            stage.in_rounds(
-                systems, step, rounds=stage.rounds + WARM_UPS - 1, limit=s.MEMCPY.label
-            )
+            stage.in_rounds(systems, step, rounds=stage.rounds + WARM_UPS - 1, limit=s.MEMCPY.label)
             self._get_of_an_eighth(stage, systems, tally, shape)
             tally.note_failures(systems)
         return self._rows(tally, labels_of(systems))
