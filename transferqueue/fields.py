@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +44,8 @@ class FieldSpec:
     ragged_dim: int | None = None
     """Which per-sample dimension varies in length, or ``None`` when every sample has ``shape``."""
     kind: FieldKind = FieldKind.TENSOR
+    _unit_bytes: int = field(init=False, repr=False, compare=False)
+    """`unit_bytes`, or `VARIES`: it is asked for ten times in a put, and does not change."""
 
     def __post_init__(self) -> None:
         if self.kind is FieldKind.TENSOR:
@@ -56,6 +58,10 @@ class FieldSpec:
             raise ValueError(f"shape must be of sizes or -1, got {self.shape}")
         if self.ragged_dim is not None:
             self._check_ragged()
+        element_bytes = _CHARACTER_BYTES[self.dtype[1]] if self.is_text else self.itemsize
+        sizes = [size for dim, size in enumerate(self.shape) if dim != self.ragged_dim]
+        unit_bytes = math.prod(self.unit_shape) * element_bytes
+        object.__setattr__(self, "_unit_bytes", VARIES if VARIES in sizes else unit_bytes)
 
     def _check_ragged(self) -> None:
         if self.kind is not FieldKind.TENSOR:
@@ -95,15 +101,14 @@ class FieldSpec:
     @property
     def is_concrete(self) -> bool:
         """False when puts of different shapes were merged, so that no one unit size holds."""
-        return all(size != VARIES for dim, size in enumerate(self.shape) if dim != self.ragged_dim)
+        return self._unit_bytes != VARIES
 
     @property
     def unit_bytes(self) -> int:
         """Bytes of one unit. Raises ``ValueError`` when they vary between puts."""
-        if not self.is_concrete:
+        if self._unit_bytes == VARIES:
             raise ValueError(f"the bytes of {self} vary between puts")
-        element_bytes = _CHARACTER_BYTES[self.dtype[1]] if self.is_text else self.itemsize
-        return math.prod(self.unit_shape) * element_bytes
+        return self._unit_bytes
 
     def merge(self, other: FieldSpec, *, field: str) -> FieldSpec:
         """The spec of rows of both. Sizes that differ become `VARIES`, of two widths of text it
