@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -167,6 +168,7 @@ class Caller:
             return []
         shards = [self.session.shard(move.slot) for move in moves]
         label = "put" if moves[0].is_write else "get"
+        deadline_s = time.monotonic() + timeout_s
         done: list[bool] = []
         try:
             with self.counting(label, sum(move.num_bytes for move in moves)) as moved:
@@ -177,15 +179,17 @@ class Caller:
                     ]
                 )
         except TransportFailed:
-            await self._look_where_shards_listen(timeout_s)
+            await self._look_where_shards_listen(deadline_s)
             raise
         if not all(done):
-            await self._look_where_shards_listen(timeout_s)
+            await self._look_where_shards_listen(deadline_s)
         return done
 
-    async def _look_where_shards_listen(self, timeout_s: float) -> None:
-        with contextlib.suppress(DeadlineExceeded):
-            await self.look_again(timeout_s=min(timeout_s, LOOK_AGAIN_S))
+    async def _look_where_shards_listen(self, deadline_s: float) -> None:
+        left_s = deadline_s - time.monotonic()
+        if left_s > 0:
+            with contextlib.suppress(DeadlineExceeded):
+                await self.look_again(timeout_s=min(left_s, LOOK_AGAIN_S))
 
     def counting(self, label: str, total: int) -> AbstractContextManager[Moved | None]:
         """What is to be told of bytes that have moved, if anybody wants to see it."""
