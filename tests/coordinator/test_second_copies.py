@@ -170,6 +170,24 @@ def test_a_guard_with_everything_takes_the_place_and_the_one_before_is_refused()
     assert [service.guards[slot] for slot in kept_by_it] == [None], "its mirrors went with it"
 
 
+def test_the_one_before_stays_refused_when_the_one_that_took_its_place_is_lost_too() -> None:
+    service = Service("a", "b", "c")
+    service.record(0, "all of it")
+    service.due(0)
+    lineage = service.copies.of(0).lineage
+    service.copies.lose(0)
+    assert all(0 not in service.copies.at(shard).hosted for shard in range(3))
+    again = SecondCopies(
+        replicas=2,
+        slots={s: SlotCopies.from_plain(k.to_plain()) for s, k in service.copies.slots.items()},
+    )
+    for copies in (service.copies, again):
+        with pytest.raises(SlotTakenOver, match="slot 0"):
+            copies.came(0, "0.0", "")
+        copies.came(0, "0.7", lineage)
+        copies.came(1, "1.0", "")
+
+
 def test_nothing_is_taken_over_while_the_guard_is_away_too_and_nothing_is_lost() -> None:
     service = Service("a", "b", "c")
     service.record(0, "all of it")

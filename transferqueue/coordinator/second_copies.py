@@ -66,7 +66,7 @@ class SlotCopies:
     host: int | None = None
     """The slot in whose process it is served, since it was taken over."""
     lineage: str = ""
-    """Of the processes that may serve it then."""
+    """Of the processes that may serve it since; also when they are lost too."""
     relied_on_s: float = 0.0
     """Until when the guard may read from the mirror."""
     refused_s: float = -math.inf
@@ -209,7 +209,7 @@ class SecondCopies:
     def is_of(self, slot: int, lineage: str) -> bool:
         """Whether processes of this lineage may serve the slot."""
         known = self.slots.get(slot)
-        return known is None or known.host is None or lineage == known.lineage
+        return known is None or known.lineage in ("", lineage)
 
     def came(self, slot: int, incarnation: str, lineage: str) -> None:
         """A shard says who it is. The mirrors of an earlier process went with that."""
@@ -241,9 +241,12 @@ class SecondCopies:
     # -- ends -----------------------------------------------------------------------------------
 
     def lose(self, slot: int) -> None:
-        """The shard is gone for good, and so are its rows and the mirrors that it kept."""
+        """The shard is gone for good, and so are its rows and the mirrors that it kept. The one
+        from which it took the slot over knows rows that have changed since: it stays refused."""
         self._leave(slot)
-        self.slots.pop(slot, None)
+        known = self.slots.pop(slot, None)
+        if known is not None and known.lineage:
+            self.slots[slot] = SlotCopies(lineage=known.lineage)
         self._note(slot)
 
     def hand_over(self, slot: int, places: Mapping[int, Place], now_s: float) -> bool:
