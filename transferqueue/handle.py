@@ -17,10 +17,11 @@ from transferqueue.errors import (
     near_names,
 )
 from transferqueue.fields import FieldKind, FieldSpec, check_name, fields_from_wire, fields_to_wire
+from transferqueue.handle_rows import Rows, why_not_same_rows
 from transferqueue.html import table_html
 from transferqueue.meta import FrozenMeta, decode_meta, encode_meta, merge_meta, same_value
 from transferqueue.rows import checked_count, choose_rows, even_chunks, permutation
-from transferqueue.uids import Uids, as_uids, decode_uids, encode_uids
+from transferqueue.uids import Uids, as_uids, decode_uids
 from transferqueue.wire.format import Buffer, pack_plain, unpack_plain
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ class BatchHandle:
     A renamed field keeps its name in storage: ``stored_name("new")`` is what the shards know.
     """
 
-    __slots__ = ("_fields", "_meta", "_partition", "_service_id", "_sources", "_uids")
+    __slots__ = ("_fields", "_meta", "_partition", "_rows", "_service_id", "_sources")
 
     _service_id: str
     _partition: str
-    _uids: Uids
+    _rows: Rows
     _fields: Mapping[str, FieldSpec]
     _sources: Mapping[str, str]
     _meta: bytes
@@ -60,7 +61,8 @@ class BatchHandle:
         sources: Mapping[str, str] | None = None,
         meta_info: Mapping[str, Any] | None = None,
     ) -> None:
-        """``uids``: ints ``[rows]``. ``sources``: stored name by visible name, of renamed fields.
+        """``uids``: ints ``[rows]``, or the `Rows` of a handle. ``sources``: stored name by visible
+        name, of renamed fields.
 
         Raises `InvalidInput` or `MetaTooLarge`.
         """
@@ -73,7 +75,7 @@ class BatchHandle:
         self._assign(
             service_id=check_name(service_id, what="service_id"),
             partition=check_name(partition, what="partition"),
-            uids=as_uids(uids),
+            rows=uids if isinstance(uids, Rows) else Rows(as_uids(uids)),
             fields=MappingProxyType(fields),
             sources=MappingProxyType(sources),
             meta=encode_meta(meta_info or {}),
@@ -81,13 +83,13 @@ class BatchHandle:
 
     def _assign(self, **parts: Any) -> None:
         for name, value in parts.items():
-            object.__setattr__(self, f"_{name}", value)
+            _PARTS[name].__set__(self, value)
 
     def _with(self, **changes: Any) -> BatchHandle:
         """This handle with parts replaced; what is given has been checked."""
         made = object.__new__(BatchHandle)
-        parts = {name: getattr(self, f"_{name}") for name in _PARTS}
-        made._assign(**parts | changes)
+        for name, part in _PARTS.items():
+            part.__set__(made, changes[name] if name in changes else part.__get__(self))
         return made
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -108,7 +110,12 @@ class BatchHandle:
     @property
     def uids(self) -> Uids:
         """The samples in order: int64 ``[rows]``, read-only."""
-        return self._uids
+        return self._rows.uids
+
+    @property
+    def rows(self) -> Rows:
+        """The samples, with what has been worked out of them."""
+        return self._rows
 
     @property
     def fields(self) -> Mapping[str, FieldSpec]:
@@ -133,12 +140,10 @@ class BatchHandle:
     @property
     def has_duplicates(self) -> bool:
         """Whether a sample is in it more than once. Such a handle can be read, not put to."""
-        if (self._uids[1:] > self._uids[:-1]).all():  # as they were put: a tenth of the time
-            return False
-        return len(np.unique(self._uids)) < len(self._uids)
+        return not self._rows.are_distinct
 
     def __len__(self) -> int:
-        return len(self._uids)
+        return len(self._rows.uids)
 
     def __contains__(self, field: object) -> bool:
         return field in self._fields
@@ -149,14 +154,14 @@ class BatchHandle:
         return (
             self._service_id == other._service_id
             and self._partition == other._partition
-            and np.array_equal(self._uids, other._uids)
+            and np.array_equal(self.uids, other.uids)
             and dict(self._fields) == dict(other._fields)
             and dict(self._sources) == dict(other._sources)
             and (self._meta == other._meta or same_value(self.meta_info, other.meta_info))
         )
 
     def __hash__(self) -> int:
-        return hash((self._service_id, self._partition, self._uids.tobytes()))
+        return hash((self._service_id, self._partition, self.uids.tobytes()))
 
     def __repr__(self) -> str:
         names = list(self._fields)
@@ -226,12 +231,10 @@ class BatchHandle:
         kept = {key: value for key, value in had.items() if key not in keys}
         return self._with(meta=encode_meta(kept))
 
-    def with_rows(self, uids: Uids) -> BatchHandle:
+    def with_rows(self, rows: Rows | Uids) -> BatchHandle:
         """With these samples instead, all of its own partition and with its fields: for whoever
-        carries rows and the rest apart. ``uids``: checked ones, int64 ``[rows]``; not copied, and
-        read-only from here on."""
-        uids.flags.writeable = False
-        return self._with(uids=uids)
+        carries rows and the rest apart. Uids as `Rows` takes them."""
+        return self._with(rows=rows if isinstance(rows, Rows) else Rows(rows))
 
     @property
     def identity_of_head(self) -> tuple[object, ...]:
@@ -251,7 +254,7 @@ class BatchHandle:
         Ints may repeat or be negative. Raises ``IndexError`` out of range, ``TypeError`` for
         anything else.
         """
-        return self.with_rows(self._uids[choose_rows(rows, len(self))])
+        return self.with_rows(self.uids[choose_rows(rows, len(self))])
 
     def __iter__(self) -> Iterator[BatchHandle]:
         """One handle a row."""
@@ -259,25 +262,25 @@ class BatchHandle:
 
     def reorder(self, order: object) -> BatchHandle:
         """The same rows in another order: ``order`` is a permutation ``[rows]`` of row numbers."""
-        return self.with_rows(self._uids[permutation(order, len(self))])
+        return self.with_rows(self.uids[permutation(order, len(self))])
 
     def repeat(self, n: int, *, interleave: bool = True) -> BatchHandle:
         """Each row ``n`` times: ``a a b b`` interleaved, else ``a b a b``. 0 gives no rows."""
         count = checked_count(n, "n", low=0)
         return self.with_rows(
-            np.repeat(self._uids, count) if interleave else np.tile(self._uids, count)
+            np.repeat(self.uids, count) if interleave else np.tile(self.uids, count)
         )
 
     def chunk(self, n: int) -> list[BatchHandle]:
         """``n`` handles of sizes that differ by at most one, larger first: 10 rows by 4 are
         3, 3, 2, 2. With fewer rows than ``n`` the last ones are empty."""
         chunks = even_chunks(len(self), checked_count(n, "n", low=1))
-        return [self.with_rows(self._uids[chunk]) for chunk in chunks]
+        return [self.with_rows(self.uids[chunk]) for chunk in chunks]
 
     def split(self, size: int) -> list[BatchHandle]:
         """Handles of ``size`` rows, the last one shorter if need be. No rows: no handles."""
         starts = range(0, len(self), checked_count(size, "size", low=1))
-        return [self.with_rows(self._uids[start : start + size]) for start in starts]
+        return [self.with_rows(self.uids[start : start + size]) for start in starts]
 
     def union(self, other: BatchHandle) -> BatchHandle:
         """The same rows with the fields and ``meta_info`` of both.
@@ -288,8 +291,8 @@ class BatchHandle:
         self._require_same_table(other)
         if len(self) != len(other):
             raise RowCountMismatch("union", len(self), len(other), _forgotten_repeat(self, other))
-        if not np.array_equal(self._uids, other._uids):
-            raise InvalidInput(_why_not_same_rows(self._uids, other._uids))
+        if not np.array_equal(self.uids, other.uids):
+            raise InvalidInput(why_not_same_rows(self.uids, other.uids))
         for name in self._fields.keys() & other._fields.keys():
             self._require_same_field(other, name)
         return self._with(
@@ -332,7 +335,7 @@ class BatchHandle:
             first._require_same_names(other)
             if other._fields is not first._fields:
                 fields = {n: s.merge(other._fields[n], field=n) for n, s in fields.items()}
-        rows = first.with_rows(np.concatenate([handle._uids for handle in handles]))
+        rows = first.with_rows(np.concatenate([handle.uids for handle in handles]))
         meta = merge_meta([handle._meta for handle in handles])
         return rows._with(fields=MappingProxyType(fields), meta=meta)
 
@@ -354,7 +357,7 @@ class BatchHandle:
             [
                 self._service_id,
                 self._partition,
-                encode_uids(self._uids),
+                self._rows.coded,
                 fields_to_wire(self._fields),
                 dict(self._sources),
                 self._meta,
@@ -388,7 +391,9 @@ class BatchHandle:
         return BatchHandle.from_bytes, (self.to_bytes(),)
 
 
-_PARTS: Final = ("service_id", "partition", "uids", "fields", "sources", "meta")
+_PARTS: Final[dict[str, Any]] = {
+    slot[1:]: vars(BatchHandle)[slot] for slot in BatchHandle.__slots__
+}  # to be set past __setattr__
 _WIRE_TYPES: Final[list[type]] = [str, str, bytes, list, dict, bytes]
 
 
@@ -411,10 +416,3 @@ def _forgotten_repeat(left: BatchHandle, right: BatchHandle) -> str:
     if small and large % small == 0:
         return f"repeat the {small} rows first: h.repeat({large // small})"
     return "a union is of the same rows"
-
-
-def _why_not_same_rows(left: Uids, right: Uids) -> str:
-    if np.array_equal(np.sort(left), np.sort(right)):
-        return "union: the same samples in another order; reorder() one of them first"
-    common = len(np.intersect1d(left, right))
-    return f"union: other samples ({common} of {len(left)} are in both); use concat for more rows"

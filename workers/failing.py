@@ -6,11 +6,10 @@ are fetched or stored, has no frame that means anything to its reader: it is a s
 
 from __future__ import annotations
 
-import contextlib
 import traceback
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 import tensordict
 
@@ -18,9 +17,6 @@ import transferqueue
 from transferqueue.errors import TransferQueueError, WrongOutput
 from workers.errors import WorkerError, WorkerFailed
 from workers.process_wire import survives_pickling
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _HERE = Path(__file__).parent
 _CALLERS = {str(_HERE / name) for name in ("failing.py", "host.py", "worker.py")}
@@ -38,20 +34,29 @@ class Step(Enum):
     AFTER = "after it ran, when what it returned was stored: "
 
 
-@contextlib.contextmanager
-def wrapping(label: str, rank: int, step: Step = Step.METHOD) -> Iterator[None]:
+class wrapping:
     """Every exception of the block as one that names rank and method.
 
     What does already, such as the failure of an earlier call that this one waited for, passes.
     """
-    try:
-        yield
-    except (WorkerError, WrongOutput):
-        raise
-    except Exception as error:  # noqa: BLE001 - raised as one of ours
+
+    __slots__ = ("_label", "_rank", "step")
+
+    def __init__(self, label: str, rank: int, step: Step = Step.METHOD) -> None:
+        self._label = label
+        self._rank = rank
+        self.step = step
+        """The block says so when it goes on to the next."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, WorkerError | WrongOutput):
+            return
         # No variable has it: it refers to this frame, and both would live until the next search
         # for cycles, with the batch of the method.
-        raise _told(error, label, rank, step) from None
+        raise _told(error, self._label, self._rank, self.step) from None
 
 
 def _told(error: Exception, label: str, rank: int, step: Step) -> Exception:

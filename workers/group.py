@@ -120,6 +120,7 @@ class WorkerGroup(Closing):
         self._controller_bytes = 0
         self._submitting = threading.Lock()
         self._declared: dict[tuple[str, str], Placement] = {}
+        self._sites: dict[tuple[str, str], CallSite] = {}
         self._roles = {name: RoleView(self, name, spec) for name, spec in config.roles.items()}
         if config.is_single:
             (only,) = self._roles.values()
@@ -256,7 +257,9 @@ class WorkerGroup(Closing):
 
     def _count_payload(self, values: Iterable[Any]) -> None:
         """Add what passes through this process."""
-        self._controller_bytes += sum(map(payload_bytes, values))
+        self._controller_bytes += sum(
+            [len(value) if type(value) is bytes else payload_bytes(value) for value in values]
+        )
 
     def _dispatch(
         self,
@@ -269,9 +272,20 @@ class WorkerGroup(Closing):
         mode = registration.mode
         if self._config.fat and isinstance(mode, Handle):
             mode = fat_mode(mode)
+        site = self._sites.get((role, method))
+        if site is None:
+            site = self._sites[role, method] = self._site(role, method, registration, mode.mesh)
+        values = self._receivable([*args, *kwargs.values()])
+        kwargs = dict(zip(kwargs, values[len(args) :], strict=True))
+        return mode.dispatch(site, values[: len(args)], kwargs)
+
+    def _site(
+        self, role: str, method: str, registration: Registration, mesh: str | None
+    ) -> CallSite:
+        """Of one method, the same at every call."""
         rank_zero_only = registration.execute is Execute.RANK_ZERO
-        placement = Placement.flat(1) if rank_zero_only else self.placement(mode.mesh, role)
-        site = CallSite(
+        placement = Placement.flat(1) if rank_zero_only else self.placement(mesh, role)
+        return CallSite(
             method=f"{role}.{method}",
             world_size=placement.world_size,
             placement=placement,
@@ -279,9 +293,6 @@ class WorkerGroup(Closing):
             rank_zero_only=rank_zero_only,
             group=self,
         )
-        values = self._receivable([*args, *kwargs.values()])
-        kwargs = dict(zip(kwargs, values[len(args) :], strict=True))
-        return mode.dispatch(site, values[: len(args)], kwargs)
 
     def _receivable(self, values: Sequence[Any]) -> list[Any]:
         """Arguments that the ranks can take; a kind of group may have to wait for some here."""

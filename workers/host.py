@@ -91,12 +91,12 @@ class HostCall:
             return self
         return self.mapped(_resolve)
 
-    def with_view(self, view: LazyDataProto) -> HostCall:
+    def arguments(self, view: LazyDataProto) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """With a view where the part goes."""
-        if isinstance(self.place, str):
-            return replace(self, kwargs={**self.kwargs, self.place: view}, part=None)
-        args = (*self.args[: self.place], view, *self.args[self.place :])
-        return replace(self, args=args, part=None)
+        place = self.place
+        if isinstance(place, str):
+            return self.args, {**self.kwargs, place: view}
+        return (*self.args[:place], view, *self.args[place:]), self.kwargs
 
 
 def _resolve(value: Any) -> Any:
@@ -117,6 +117,7 @@ class WorkerHost:
         self._shipped = Traffic()
         self._workers: dict[str, Worker] = {}
         self._methods: dict[str, dict[str, Registration]] = {}
+        self._bridges: dict[tuple[str, str], Bridge] = {}
         for role, spec in setup.roles.items():
             with wrapping(f"{role}.__init__", self.rank):
                 self._workers[role] = spec.make(setup.context(role, self._client))
@@ -129,34 +130,38 @@ class WorkerHost:
     def run(self, call: HostCall) -> Any:
         """The answer of a method. Everything it raises comes as a ``WorkerError`` or
         ``WrongOutput`` that names rank and method."""
-        with wrapping(call.label, self.rank, Step.BEFORE):
+        with wrapping(call.label, self.rank, Step.BEFORE) as at:
             running = self._prepare(call)
-        with wrapping(call.label, self.rank):
+            at.step = Step.METHOD
             output = running.start()
-        with wrapping(call.label, self.rank, Step.AFTER):
+            at.step = Step.AFTER
             return running.finish(output)
 
     async def run_async(self, call: HostCall) -> Any:
         """As `run`, for a coroutine function. Columns are moved in a thread, so that other
         coroutines go on meanwhile."""
-        with wrapping(call.label, self.rank, Step.BEFORE):
+        with wrapping(call.label, self.rank, Step.BEFORE) as at:
             running = await asyncio.to_thread(self._prepare, call)
-        with wrapping(call.label, self.rank):
+            at.step = Step.METHOD
             output = await running.start()
-        with wrapping(call.label, self.rank, Step.AFTER):
+            at.step = Step.AFTER
             return await asyncio.to_thread(running.finish, output)
 
     def _prepare(self, call: HostCall) -> _Running:
-        call = call.resolved()
+        if call.args or call.kwargs or not isinstance(call.part, HandlePart):
+            call = call.resolved()
         method = getattr(self._workers[call.role], call.method)
         registration = self._methods[call.role].get(call.method)
         if isinstance(call.part, HandlePart) and registration is not None:
             return self._opened(call, call.part, registration, method)
         if registration is None:
-            return _Running(method=method, call=call)
+            return _Running(method=method, args=call.args, kwargs=call.kwargs)
         return _RunningShipped(
             method=method,
-            call=call,
+            args=call.args,
+            kwargs=call.kwargs,
+            role=call.role,
+            name=call.method,
             traffic=self._shipped,
             received=received_counts(call.payload, registration.declaration),
             as_batch=self._fat and registration.by_handle,
@@ -166,19 +171,28 @@ class WorkerHost:
         self, call: HostCall, part: HandlePart, registration: Registration, method: Any
     ) -> _Running:
         """A HANDLE method, with a view of its part that has the declared columns in it."""
-        bridge = Bridge(
-            client=self._client.get(),
-            declaration=registration.declaration,
-            role=call.role,
-            method=call.method,
-            rank=self.rank,
-            traffic=self._traffic,
-            shared=self._workers[call.role]._shared_reads,
-        )
+        bridge = self._bridge(call.role, call.method, registration)
         view = bridge.open(part)
+        args, kwargs = call.arguments(view)
         return _RunningByHandle(
-            method=method, call=call.with_view(view), bridge=bridge, part=part, view=view
+            method=method, args=args, kwargs=kwargs, bridge=bridge, part=part, view=view
         )
+
+    def _bridge(self, role: str, method: str, registration: Registration) -> Bridge:
+        """Of one method, for as long as its worker shares reads with the same ranks."""
+        shared = self._workers[role]._shared_reads
+        bridge = self._bridges.get((role, method))
+        if bridge is None or bridge.shared is not shared:
+            bridge = self._bridges[role, method] = Bridge(
+                client=self._client.get(),
+                declaration=registration.declaration,
+                role=role,
+                method=method,
+                rank=self.rank,
+                traffic=self._traffic,
+                shared=shared,
+            )
+        return bridge
 
     def report(self) -> list[dict[str, Any]]:
         """`Traffic.rows` of this rank; the service has heard of those that went through it."""
@@ -207,11 +221,12 @@ class _Running:
     """One call between its arguments and its answer."""
 
     method: Any
-    call: HostCall
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
     def start(self) -> Any:
         """The output, or the coroutine that gives it."""
-        return self.method(*self.call.args, **self.call.kwargs)
+        return self.method(*self.args, **self.kwargs)
 
     def finish(self, output: Any) -> Any:
         """The answer."""
@@ -222,14 +237,16 @@ class _Running:
 class _RunningShipped(_Running):
     """A method on batches that were shipped. Columns of a HANDLE method come back as a batch."""
 
+    role: str
+    name: str
     traffic: Traffic
     received: Mapping[str, FieldCounts]
     as_batch: bool
 
     def finish(self, output: Any) -> Any:
         answer = as_batch(output) if self.as_batch else output
-        self.traffic.add(self.call.role, self.call.method, self.received)
-        self.traffic.add(self.call.role, self.call.method, returned_counts(answer))
+        self.traffic.add(self.role, self.name, self.received)
+        self.traffic.add(self.role, self.name, returned_counts(answer))
         return answer
 
 

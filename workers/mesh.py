@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -33,6 +33,10 @@ class Placement:
     """By rank: its data-parallel rank."""
     collects: tuple[bool, ...]
     """By rank: whether its answer counts, and whether it stores what a HANDLE method writes."""
+    num_parts: int = field(init=False, repr=False, compare=False)
+    answering_ranks: list[int] = field(init=False, repr=False, compare=False)
+    """The rank that collects for each part, by part: not by rank, so that rows stay in order
+    whatever order the mesh numbers its ranks in."""
 
     def __post_init__(self) -> None:
         if len(self.part_of_rank) != len(self.collects) or not self.part_of_rank:
@@ -40,30 +44,23 @@ class Placement:
                 f"part_of_rank and collects have one entry a rank, got {len(self.part_of_rank)} "
                 f"and {len(self.collects)}"
             )
+        object.__setattr__(self, "num_parts", max(self.part_of_rank) + 1)
+        ranks = compress(range(self.world_size), self.collects)
+        answering = sorted(ranks, key=lambda rank: self.part_of_rank[rank])
+        object.__setattr__(self, "answering_ranks", answering)
         if sorted(set(self.part_of_rank)) != list(range(self.num_parts)):
             raise ConfigError(f"parts must be numbered 0, 1, … without gaps: {self.part_of_rank}")
-        answering = Counter(compress(self.part_of_rank, self.collects))
+        num_answering = Counter(compress(self.part_of_rank, self.collects))
         for part in range(self.num_parts):
-            if answering[part] != 1:
+            if num_answering[part] != 1:
                 raise ConfigError(
-                    f"{answering[part]} ranks collect for part {part} (ranks "
+                    f"{num_answering[part]} ranks collect for part {part} (ranks "
                     f"{self.replicas(part)}); it must be one, or rows are lost or come twice"
                 )
 
     @property
     def world_size(self) -> int:
         return len(self.part_of_rank)
-
-    @property
-    def num_parts(self) -> int:
-        return max(self.part_of_rank) + 1
-
-    @property
-    def answering_ranks(self) -> list[int]:
-        """The rank that collects for each part, by part: not by rank, so that rows stay in order
-        whatever order the mesh numbers its ranks in."""
-        ranks = [rank for rank, collects in enumerate(self.collects) if collects]
-        return sorted(ranks, key=lambda rank: self.part_of_rank[rank])
 
     def replicas(self, part: int) -> list[int]:
         """The ranks that get this part."""

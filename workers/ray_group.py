@@ -117,6 +117,7 @@ class RayWorkerGroup(WorkerGroup):
         self._owns_pool = not isinstance(resource_pool, ResourcePool)
         self._pool = _pool_of(resource_pool)
         self._actors: list[Any] = []
+        self._methods: list[Any] = []
         self._num_calls = [0] * self._pool.world_size
         mesh = Mesh.of(dp=self._pool.world_size) if mesh is None else mesh
         if mesh.world_size != self._pool.world_size:
@@ -172,6 +173,7 @@ class RayWorkerGroup(WorkerGroup):
             for rank, actor in enumerate(self._actors)
         ]
         RayAnswers("__init__", made).values(start_timeout_s)
+        self._methods = [actor.call for actor in self._actors]  # else made at every call
 
     @property
     def actors(self) -> list[Any]:
@@ -186,12 +188,18 @@ class RayWorkerGroup(WorkerGroup):
         ]
 
     def _submit(self, calls: Sequence[HostCall]) -> Answers:
+        # All packed first: what Ray does for one rank it finds in the caches for the next.
+        packed = [
+            pack_call(call, number) for call, number in zip(calls, self._num_calls, strict=False)
+        ]
         refs = []
-        for rank, call in enumerate(calls):
-            head, args = pack_call(call, self._num_calls[rank])
-            refs.append(self._actors[rank].call.remote(head, *args, **call.kwargs))
+        for rank, (head, args) in enumerate(packed):
+            refs.append(self._methods[rank].remote(head, *args, **calls[rank].kwargs))
             self._num_calls[rank] += 1
-            self._count_payload((head, *call.args, *call.kwargs.values()))
+        self._count_payload([head for head, _ in packed])
+        for call in calls:
+            if call.args or call.kwargs:
+                self._count_payload((*call.args, *call.kwargs.values()))
         return RayAnswers(calls[0].label, refs)
 
     def _submit_query(self, method: str, args: Sequence[Any] = ()) -> Answers:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from transferqueue.dispatch import HandlePart, StageReply
-from transferqueue.wire.format import pack_plain, unpack_plain
+from transferqueue.wire.format import pack_plain, unpack_own
 from workers.errors import WorkerError
 from workers.host import HostCall, HostSetup, WorkerHost
 
@@ -48,7 +48,7 @@ def pack_call(call: HostCall, number: int) -> tuple[bytes, tuple[Any, ...]]:
     Everything of it that is plain goes into one value of bytes: Ray passes bytes on as they are,
     and pickles each other argument by itself, which for a handle takes 0.2 ms.
     """
-    part = call.part.to_bytes() if isinstance(call.part, HandlePart) else None
+    part = call.part.to_plain() if isinstance(call.part, HandlePart) else None
     is_pending = part is None and call.part is not None
     head = pack_plain([number, call.role, call.method, call.place, part, is_pending])
     return head, (call.part, *call.args) if is_pending else call.args
@@ -58,8 +58,8 @@ def unpack_call(
     head: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[HostCall, int]:
     """Inverse of `pack_call`."""
-    number, role, method, place, packed, is_pending = unpack_plain(head)
-    part = None if packed is None else HandlePart.from_bytes(packed)
+    number, role, method, place, plain, is_pending = unpack_own(head)
+    part = None if plain is None else HandlePart.of_plain(plain)
     if is_pending:
         part, *rest = args
         args = tuple(rest)

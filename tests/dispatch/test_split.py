@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,25 @@ def test_every_row_is_in_one_part_whatever_the_numbers(
 def test_a_part_is_the_same_after_a_wire() -> None:
     part = split_handle(handle_of(3), 2, padding=Padding.EQUAL)[1]
     assert HandlePart.from_bytes(part.to_bytes()) == part
+    assert pickle.loads(pickle.dumps(part)) == part
+
+
+def test_a_part_of_a_view_of_two_sets_of_samples_is_the_same_after_a_wire() -> None:
+    others = [handle_of(6)[3:].with_meta(), handle_of(9)[6:].drop(["ids"])]
+    (part, _) = split_handle(handle_of(3), 2, beside=others)
+    assert [one.uids.tolist() for one in part.beside] == [[103, 104], [106, 107]]
+    assert HandlePart.from_bytes(part.to_bytes()) == part
+
+
+def test_the_next_stage_finds_the_rows_split() -> None:
+    handle = handle_of(10)
+    first = split_handle(handle, 4)
+    later = split_handle(handle.with_fields({"values": FieldSpec(dtype="float32")}), 4)
+    assert all(a.handle.rows is b.handle.rows for a, b in zip(first, later, strict=True))
+    assert all("values" in part.handle for part in later)
+    padded = split_handle(handle, 4, padding=Padding.EQUAL)
+    assert (sizes(first), sizes(padded)) == ([3, 3, 2, 2], [3, 3, 3, 3])
+    assert sizes(split_handle(handle, 3)) == [4, 3, 3]
 
 
 def test_parts_of_many_handles_keep_their_own_fields_and_meta() -> None:

@@ -183,9 +183,8 @@ def test_a_view_whose_address_is_not_here_looks_where_the_process_is_configured(
 ) -> None:
     view = client.view(client.put(example_columns(), partition="train"))
     connection = view._samples[0].connection
-    monkeypatch.setattr(
-        connection, "_arguments", (("address", "ipc:///elsewhere.sock"), ("timeout_s", 5.0))
-    )
+    elsewhere = {"address": "ipc:///elsewhere.sock", "timeout_s": 5.0}
+    monkeypatch.setattr(connection, "_way", elsewhere)
     copy = pickle.loads(pickle.dumps(view))
     monkeypatch.setenv("TRANSFERQUEUE_ADDRESS", service.address)
     assert copy.batch["ids"].shape == (6, 4)

@@ -69,10 +69,12 @@ class Bridge:
         for its values.
         """
         returned = take_apart(output, self.declaration, part)
-        encode_meta(returned.meta)  # refuses what no handle carries, while nothing is stored
+        if returned.meta:
+            encode_meta(returned.meta)  # refuses what no handle carries, while nothing is stored
         counts = read_counts(view, self.client)
         stored = self._put(part, returned, counts) if part.stores else None
-        self.traffic.add(self.role, self.method, counts)
+        if counts:
+            self.traffic.add(self.role, self.method, counts)
         tell(self.client, self.traffic)
         reply = StageReply(
             num_rows=len(part.own),
@@ -95,6 +97,8 @@ class Bridge:
         self, part: HandlePart, returned: Returned, counts: dict[str, FieldCounts]
     ) -> BatchHandle | None:
         """The samples with what was stored; ``None`` where that is nothing."""
+        if not returned.columns and not self.declaration.writes:
+            return None
         check(
             returned,
             self.declaration,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.fields import FieldSpec, fields_from_wire, fields_to_wire
 from transferqueue.handle import BatchHandle
-from transferqueue.meta import decode_meta, encode_meta
+from transferqueue.meta import NO_META, decode_meta, encode_meta
 from transferqueue.view.meta_info import METRICS_KEY, concatenated
-from transferqueue.wire.format import Buffer, pack_plain, unpack_plain
+from transferqueue.wire.format import Buffer, pack_plain, unpack_own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,23 +36,28 @@ class StageReply:
         """Bytes where there is no ``value``, which may be anything: a fraction of a pickle."""
         if self.value is not None:
             return self
-        fields = fields_to_wire(self.fields)
+        fields = fields_to_wire(self.fields) if self.fields else []
+        meta = encode_meta(self.meta) if self.meta else NO_META
         made = None if self.made is None else self.made.to_bytes()
-        return pack_plain([self.num_rows, fields, encode_meta(self.meta), self.is_batch, made])
+        return pack_plain([self.num_rows, fields, meta, self.is_batch, made])
 
     @classmethod
     def of(cls, packed: StageReply | Buffer) -> StageReply:
         """Inverse of `packed`. Raises `Malformed`."""
-        if isinstance(packed, StageReply):
-            return packed
-        num_rows, fields, meta, is_batch, made = unpack_plain(packed)
-        return cls(
-            num_rows=num_rows,
-            fields=fields_from_wire(fields),
-            meta=decode_meta(meta),
-            is_batch=is_batch,
-            made=None if made is None else BatchHandle.from_bytes(made),
-        )
+        return packed if isinstance(packed, StageReply) else _unpacked(bytes(packed))
+
+
+@lru_cache(maxsize=8)
+def _unpacked(packed: bytes) -> StageReply:
+    """Ranks that have as many rows mostly answer with the same bytes."""
+    num_rows, fields, meta, is_batch, made = unpack_own(packed)
+    return StageReply(
+        num_rows=num_rows,
+        fields=fields_from_wire(fields),
+        meta=decode_meta(meta),
+        is_batch=is_batch,
+        made=None if made is None else BatchHandle.from_bytes(made),
+    )
 
 
 def join(
@@ -93,7 +99,7 @@ def with_replies(handle: BatchHandle, replies: Sequence[StageReply]) -> BatchHan
     meta = concatenated(dict(reply.meta) for reply in replies)
     # A rank without rows stored nothing, and what it made of no rows says little of the field.
     stored = [reply for reply in replies if reply.num_rows] or list(replies)
-    for reply in stored:
-        if reply.fields:
-            kept = kept.with_fields(reply.fields)
+    for fields in {id(reply.fields): reply.fields for reply in stored}.values():
+        if fields:
+            kept = kept.with_fields(fields)
     return kept.with_meta(**meta) if meta else kept

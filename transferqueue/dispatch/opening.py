@@ -40,21 +40,26 @@ def open_view(
     A read that the handle does not list may have been written since it was made; an optional one
     that it does not list is left out. ``FieldsMissing`` counts the rows that lack a read.
     """
-    known = {name for one in (handle, *beside) for name in one.fields}
-    late = [str(name) for name in reads if name not in known]
-    if late:
-        handle = _with_late_fields(client, handle, late)
-    declared = [*reads, *(name for name in optional if name in known)]
-    own = [name for name in declared if name in handle.fields]
+    declared: list[str] = []
+    own: list[str] = []
+    if reads or optional:
+        known = {name for one in (handle, *beside) for name in one.fields}
+        late = [str(name) for name in reads if name not in known]
+        if late:
+            handle = _with_late_fields(client, handle, late)
+        declared = [*reads, *(name for name in optional if name in known)]
+        own = [name for name in declared if name in handle.fields]
     view = client.view(handle, reads=own)
     if kind is not LazyDataProto:
         view = kind.over(handle, view.connection, own)
     for other in beside:
         view.union(client.view(other, reads=[name for name in declared if name in other.fields]))
+    if not declared:
+        return view
     is_on_device = any(isinstance(name, FieldOn) for name in declared)
-    if shared is not None and declared and not is_on_device:
+    if shared is not None and not is_on_device:
         view.settle(shared.fetch(lambda: view.fetched(declared)))
-    elif declared:
+    else:
         view.prefetch(declared)
     return view
 
@@ -96,6 +101,8 @@ def written_columns(batch: Any) -> dict[str, Any]:
 
 def read_counts(view: LazyDataProto, client: Client) -> dict[str, FieldCounts]:
     """What the view and all made from it have fetched, by stored field."""
+    if not view.has_fetched:
+        return {}
     report = view.report()
     counts = {}
     for name, fetched in report["fetched"].items():

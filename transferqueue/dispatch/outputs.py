@@ -44,6 +44,8 @@ def take_apart(output: Any, declaration: Declaration, given: HandlePart | None =
     method that writes: arrays and what is declared are columns, anything else is a metric.
     Everything else is a value, and comes back as it is.
     """
+    if output is None:
+        return Returned()
     if given is not None and is_of_other_samples(output, given.handle):
         return Returned(value=_without_padding(output.handle, given))
     if isinstance(output, DataProto) or hasattr(output, "non_tensor_batch"):  # or verl's

@@ -17,8 +17,8 @@ import numpy as np
 from transferqueue.coordinator.samplers.length_balanced import balance
 from transferqueue.errors import RowCountMismatch
 from transferqueue.handle import BatchHandle
+from transferqueue.handle_rows import Rows
 from transferqueue.rows import checked_count, even_chunks
-from transferqueue.uids import decode_uids, encode_uids
 from transferqueue.wire.format import Buffer, pack_plain, unpack_plain
 
 if TYPE_CHECKING:
@@ -84,25 +84,37 @@ class HandlePart:
         """The part for a rank that collects, and so stores, or for one that does not."""
         return self if self.stores == collects else replace(self, stores=collects)
 
+    def to_plain(self) -> list[Any]:
+        """Plain values, for a wire."""
+        plain: list[Any] = [self.num_padding, self.stores, self.as_new]
+        for one in (self.handle, *self.beside):
+            plain += [_heads.encoded(one), one.rows.coded]
+        return plain
+
+    @classmethod
+    def of_plain(cls, plain: Sequence[Any]) -> HandlePart:
+        """Inverse of `to_plain`. Raises `Malformed`."""
+        num_padding, stores, as_new, head, coded, *more = plain
+        beside = zip(more[::2], more[1::2], strict=True) if more else ()
+        return cls(
+            handle=_decoded_head(head).with_rows(_decoded_rows(coded)),
+            num_padding=num_padding,
+            stores=stores,
+            beside=tuple(_decoded_head(h).with_rows(_decoded_rows(c)) for h, c in beside),
+            as_new=as_new,
+        )
+
     def to_bytes(self) -> bytes:
         """For a wire; a fraction of what a pickle takes."""
-        rows = [[_heads.encoded(one), encode_uids(one.uids)] for one in (self.handle, *self.beside)]
-        return pack_plain([rows, self.num_padding, self.stores, self.as_new])
+        return pack_plain(self.to_plain())
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> HandlePart:
         """Inverse of `to_bytes`. Raises `Malformed`."""
-        rows, num_padding, stores, as_new = unpack_plain(data)
-        handle, *beside = (
-            _decoded_head(bytes(head)).with_rows(decode_uids(uids)) for head, uids in rows
-        )
-        return cls(
-            handle=handle,
-            num_padding=num_padding,
-            stores=stores,
-            beside=tuple(beside),
-            as_new=as_new,
-        )
+        return cls.of_plain(unpack_plain(data))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HandlePart.from_bytes, (self.to_bytes(),)
 
 
 class _Heads:
@@ -132,6 +144,8 @@ class _Heads:
 
 _heads = _Heads()
 _decoded_head = lru_cache(maxsize=16)(BatchHandle.from_bytes)
+_decoded_rows = lru_cache(maxsize=4)(Rows.of_bytes)
+"""All calls of a step mostly have the same rows."""
 
 
 def split_handle(
@@ -147,22 +161,43 @@ def split_handle(
     By rows they are runs of the handle; by tokens a part's rows keep the order that they have in
     the handle. A handle without rows gives parts without rows, also where padding is asked for.
     """
-    handle = batch.handle if isinstance(batch, ByTokens) else batch
     count = checked_count(num_parts, "num_parts", low=1)
-    rows: Sequence[slice | np.ndarray]
     if isinstance(batch, ByTokens):
-        rows = _balanced_rows(batch.lengths, count)
+        handle = batch.handle
+        runs = _runs(handle.rows, _balanced_rows(batch.lengths, count), padding)
     else:
-        rows = even_chunks(len(handle), count)
-    numbers = np.arange(len(handle))
-    longest = max(len(numbers[part]) for part in rows)
-    shortest = {Padding.NONE: 0, Padding.ONE_ROW: 1, Padding.EQUAL: longest}[padding]
-    filled = [_filled_up(part, shortest, numbers) for part in rows]
+        handle, whole = batch, batch.rows
+        runs = whole.kept(
+            (count, padding), lambda: _runs(whole, even_chunks(len(whole.uids), count), padding)
+        )
     return [
         HandlePart(
-            handle=handle[part], num_padding=num, beside=tuple(other[part] for other in beside)
+            handle=handle.with_rows(run.rows),
+            num_padding=run.num_padding,
+            beside=tuple([other[run.chosen] for other in beside]),
         )
-        for part, num in filled
+        for run in runs
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """The rows of one part, whatever fields a handle has of them."""
+
+    chosen: slice | np.ndarray
+    """Of the whole, padding last."""
+    rows: Rows
+    num_padding: int
+
+
+def _runs(whole: Rows, parts: Sequence[slice | np.ndarray], padding: Padding) -> list[_Run]:
+    numbers = np.arange(len(whole.uids))
+    longest = max(len(numbers[part]) for part in parts)
+    shortest = {Padding.NONE: 0, Padding.ONE_ROW: 1, Padding.EQUAL: longest}[padding]
+    filled = [_filled_up(part, shortest, numbers) for part in parts]
+    return [
+        _Run(chosen=chosen, rows=Rows(whole.uids[chosen]), num_padding=num)
+        for chosen, num in filled
     ]
 
 

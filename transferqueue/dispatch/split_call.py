@@ -66,7 +66,7 @@ class SplitCall:
         parts = split_handle(batch, num_parts, padding=padding, beside=beside)
         return cls(
             handle=handle,
-            parts=tuple(replace(part, as_new=repeats) for part in parts),
+            parts=tuple([replace(part, as_new=True) for part in parts] if repeats else parts),
             kind=None if view is None else type(view),
             connection=None if view is None else view.connection,
             beside=beside,
@@ -84,8 +84,9 @@ class SplitCall:
         what earlier calls have stored meanwhile."""
         base = self.handle if handle is None else handle
         heard = [StageReply.of(reply) for reply in replies]
-        for rank, part in zip(storing, self.parts, strict=True):
-            heard[rank] = _as_rows(heard, rank, part)
+        if any(isinstance(reply.value, BatchHandle) for reply in heard):
+            for rank, part in zip(storing, self.parts, strict=True):
+                heard[rank] = _as_rows(heard[rank], part)
         answer = join(base, heard, storing=storing)
         if self.kind is None or not isinstance(answer, BatchHandle):
             return answer
@@ -108,11 +109,9 @@ class SplitCall:
         return whole
 
 
-def _as_rows(heard: Sequence[StageReply], rank: int, part: HandlePart) -> StageReply:
+def _as_rows(reply: StageReply, part: HandlePart) -> StageReply:
     """Where other ranks gave some of their rows, one that gave its batch back gave all of its."""
-    reply = heard[rank]
-    gave_rows = any(isinstance(one.value, BatchHandle) for one in heard)
-    if not gave_rows or not reply.is_batch or reply.fields or reply.made is not None:
+    if not reply.is_batch or reply.fields or reply.made is not None:
         return reply
     return replace(reply, value=part.own, is_batch=False)
 

@@ -31,8 +31,12 @@ class FieldCounts:
     calls: int = 0
 
     def add(self, other: FieldCounts) -> None:
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+        # One by one: by `dataclasses.fields` it was every twentieth frame of a call on a rank.
+        self.read_bytes += other.read_bytes
+        self.written_bytes += other.written_bytes
+        self.untouched_bytes += other.untouched_bytes
+        self.undeclared_bytes += other.undeclared_bytes
+        self.calls += other.calls
 
 
 class Traffic:

@@ -18,7 +18,6 @@ from transferqueue.view import lazy_rows, lazy_state
 from transferqueue.view.columns import map_columns
 from transferqueue.view.consistency import check_arrays, check_consistent
 from transferqueue.view.devices import place_of
-from transferqueue.view.eager import EagerColumns
 from transferqueue.view.item import DataProtoItem
 from transferqueue.view.lazy_column import LazyColumn, Regroup, RowMemo
 from transferqueue.view.lazy_description import describe_columns, held_bytes
@@ -31,27 +30,22 @@ from transferqueue.view.lazy_dict import (
 )
 from transferqueue.view.lazy_fetch import fetch_now
 from transferqueue.view.lazy_ledger import FetchLedger
+from transferqueue.view.lazy_origin import Unfolding
 from transferqueue.view.lazy_sources import RowOf
 from transferqueue.view.union import check_same_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from transferqueue.view.eager import EagerColumns
     from transferqueue.view.lazy_samples import Samples
     from transferqueue.view.rows import RowIndex, RowSlice
 
     Columns = Mapping[str, LazyColumn]
 
 
-class LazyColumns(EagerColumns):
+class LazyColumns(Unfolding):
     """Columns that are fetched when they are read."""
-
-    _samples: tuple[Samples, ...]
-    """What the rows stand for: the samples of the handle, and of what was united with it. Empty
-    where rows are no samples."""
-    _ledger: FetchLedger
-    _batch: Any
-    """``batch`` as it is kept: ``None``, a TensorDict, or an `UnmadeBatch`."""
 
     @property
     def batch(self) -> Any:

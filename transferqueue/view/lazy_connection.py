@@ -12,13 +12,14 @@ import asyncio
 import atexit
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from transferqueue.errors import NoService, WrongService
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from transferqueue.client.async_client import AsyncClient
     from transferqueue.client.operations import Operations
@@ -34,19 +35,20 @@ _IPC = "ipc://"
 class Connection:
     """A client of one service, or what it takes to have one."""
 
-    __slots__ = ("_arguments", "_awaited", "_blocking", "_pid", "service_id")
+    __slots__ = ("_awaited", "_blocking", "_pid", "_way", "service_id")
 
     def __init__(
         self,
         service_id: str,
-        arguments: Mapping[str, Any],
+        way: Mapping[str, Any] | Operations,
         *,
         blocking: Client | None = None,
         awaited: AsyncClient | None = None,
     ) -> None:
-        """``arguments``: of `connect`, plain values; see `Operations.connect_arguments`."""
+        """``way``: arguments of `connect`, plain values, or who has them when they are wanted; see
+        `Operations.connect_arguments`."""
         self.service_id = service_id
-        self._arguments = tuple(sorted(arguments.items()))
+        self._way = way
         self._blocking = blocking
         self._awaited = awaited
         self._pid = os.getpid()
@@ -54,19 +56,24 @@ class Connection:
     @classmethod
     def of_client(cls, client: Client, operations: Operations) -> Connection:
         """For views that fetch through ``client``."""
-        return cls(operations.service_id, operations.connect_arguments, blocking=client)
+        return cls(operations.service_id, operations, blocking=client)
 
     @classmethod
     def of_async_client(cls, client: AsyncClient, operations: Operations) -> Connection:
         """For views that are awaited. A touch of what was not awaited before blocks the event
         loop while a client of this process, made for that, fetches it."""
-        return cls(operations.service_id, operations.connect_arguments, awaited=client)
+        return cls(operations.service_id, operations, awaited=client)
 
     def client(self) -> Client:
         """A client whose calls block. The first call may connect, with `connect`'s errors."""
         if self._blocking is not None and self._is_mine:
             return self._blocking
-        return _process_clients.get(self.service_id, self._arguments)
+        return _process_clients.get(self.service_id, tuple(sorted(self._arguments.items())))
+
+    @property
+    def _arguments(self) -> Mapping[str, Any]:
+        way = self._way
+        return way if isinstance(way, Mapping) else way.connect_arguments
 
     @property
     def _is_mine(self) -> bool:

@@ -8,17 +8,14 @@ import numpy as np
 from tensordict import TensorDict
 
 from transferqueue.errors import DuplicateRows, InvalidInput
-from transferqueue.fields import FieldKind
-from transferqueue.reads import FieldOn
 from transferqueue.view.dataproto import DataProto
 from transferqueue.view.derived import check_derivable
-from transferqueue.view.devices import place_of
 from transferqueue.view.equality import same_content
-from transferqueue.view.lazy_column import Group, LazyColumn
+from transferqueue.view.lazy_column import LazyColumn
 from transferqueue.view.lazy_columns import LazyColumns
 from transferqueue.view.lazy_fetch import fetch_now, fetch_soon
 from transferqueue.view.lazy_ledger import FetchLedger
-from transferqueue.view.lazy_samples import Samples
+from transferqueue.view.lazy_origin import Origin
 from transferqueue.view.lazy_sources import Computed, Stored
 from transferqueue.view.lazy_values import take_value
 from transferqueue.view.names import known_names
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
     from transferqueue.view.dataproto import Keys
     from transferqueue.view.derived import Derivations
     from transferqueue.view.lazy_connection import Connection
+    from transferqueue.view.lazy_samples import Samples
 
 
 class LazyDataProto(LazyColumns, DataProto):
@@ -67,27 +65,11 @@ class LazyDataProto(LazyColumns, DataProto):
 
         Raises ``UnknownColumn`` for a read that the handle does not have.
         """
-        samples = Samples.of(handle, connection)
-        tensors: dict[str, LazyColumn] = {}
-        arrays: dict[str, LazyColumn] = {}
-        stored_names = handle.stored_names
-        for name, spec in handle.fields.items():
-            kind = tensors if spec.kind is FieldKind.TENSOR else arrays
-            kind[name] = LazyColumn(Stored(samples, stored_names[name], spec))
-        group = Group()
-        for name in known_names(reads, handle.fields, "the handle", once=False):
-            column = tensors[name] if name in tensors else arrays[name]
-            group.add(column)
-            if isinstance(name, FieldOn):
-                column.device = place_of(name.device)
-        return cls._made(
-            tensors or None,
-            arrays,
-            handle.meta_info.copy(),
-            num_rows=len(handle),
-            samples=(samples,),
-            ledger=FetchLedger(),
-        )
+        names = known_names(reads, handle.fields, "the handle", once=False) if reads else ()
+        view = object.__new__(cls)
+        view._origin = Origin(handle, connection, names)
+        view._ledger = FetchLedger()
+        return view
 
     # ---- the handle, and what is not in it
 
@@ -228,6 +210,11 @@ class LazyDataProto(LazyColumns, DataProto):
             if isinstance(column.source, Computed):  # what only it is computed from goes as well
                 rest += [part for part in column.source.parts if id(part) not in shown]
         return self
+
+    @property
+    def has_fetched(self) -> bool:
+        """Whether this view, or one made from it, has made a request."""
+        return self._ledger.num_requests > 0
 
     def report(self) -> dict[str, Any]:
         """What this view and all views made from it fetched, by stored field: ``requests``,

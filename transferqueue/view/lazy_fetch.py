@@ -78,24 +78,29 @@ class Fetch:
     def __init__(self, columns: Iterable[LazyColumn]) -> None:
         self._columns: dict[int, LazyColumn] = {}
         self._declared: set[int] = set()
+        self._groups: set[int] = set()
         self.requests: list[Request] = []
         for column in columns:
             self._include(column, is_declared=False)
 
     def _include(self, column: LazyColumn, *, is_declared: bool) -> None:
         """A column, what it is put together from, and what comes with it."""
-        if column.is_here or id(column) in self._columns or column.source is None:
+        source = column.source
+        if column.value is not None or source is None or id(column) in self._columns:
             return
         is_declared = is_declared or column.group is not None
         self._columns[id(column)] = column
         if is_declared:
             self._declared.add(id(column))
-        if isinstance(column.source, Stored):
-            self._request_for(column, column.source).add(column, column.source)
-        for part in column.source.needs():
+        if isinstance(source, Stored):
+            self._request_for(column, source).add(column, source)
+        for part in source.needs():
             self._include(part, is_declared=is_declared)
-        for other in column.group.columns if column.group is not None else ():
-            self._include(other, is_declared=True)
+        group = column.group
+        if group is not None and id(group) not in self._groups:
+            self._groups.add(id(group))
+            for other in group.columns:
+                self._include(other, is_declared=True)
 
     def _request_for(self, column: LazyColumn, source: Stored) -> Request:
         for request in self.requests:

@@ -57,7 +57,7 @@ class FetchLedger:
             },
             "undeclared": [name for name, one in fields.items() if not one.is_declared],
             "untouched": untouched,
-            "fetched_bytes": sum(one.num_bytes for one in fields.values()),
+            "fetched_bytes": sum([one.num_bytes for one in fields.values()]),
             "untouched_bytes": sum(untouched.values()),
         }
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from transferqueue.handle import BatchHandle
-from transferqueue.uids import decode_uids, encode_uids
+from transferqueue.handle_rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,11 +27,11 @@ class Samples:
     operation on rows costs one piece of index work and not one a column.
     """
 
-    def __init__(self, connection: Connection, partition: str, uids: Uids) -> None:
-        uids.flags.writeable = False
+    def __init__(self, connection: Connection, partition: str, rows: Rows) -> None:
         self.connection = connection
         self.partition = partition
-        self.uids = uids  # int64 [rows]
+        self.rows = rows
+        self.uids: Uids = rows.uids  # int64 [rows]
         self.offsets: list[torch.Tensor] = []
         """Distinct offsets of the jagged columns that were fetched for these very rows. torch lets
         two jagged columns meet in arithmetic only if they hold one offsets object."""
@@ -40,20 +39,21 @@ class Samples:
     @classmethod
     def of(cls, handle: BatchHandle, connection: Connection) -> Samples:
         """Those of a handle."""
-        return cls(connection, handle.partition, handle.uids)
+        return cls(connection, handle.partition, handle.rows)
 
     def __len__(self) -> int:
         return len(self.uids)
 
     def take(self, rows: slice | RowIndex) -> Samples:
         """Those of other rows."""
-        return Samples(self.connection, self.partition, self.uids[rows])
+        return Samples(self.connection, self.partition, Rows(self.uids[rows]))
 
     @classmethod
     def join(cls, parts: Sequence[Samples]) -> Samples:
         """Those of all parts, which `are_of_one_table`."""
         first = parts[0]
-        return cls(first.connection, first.partition, np.concatenate([p.uids for p in parts]))
+        rows = Rows(np.concatenate([part.uids for part in parts]))
+        return cls(first.connection, first.partition, rows)
 
     @staticmethod
     def are_of_one_table(parts: Sequence[Samples]) -> bool:
@@ -66,10 +66,10 @@ class Samples:
             return True
         return Samples.are_of_one_table([self, other]) and np.array_equal(self.uids, other.uids)
 
-    @cached_property
+    @property
     def are_distinct(self) -> bool:
         """Whether no sample stands for two rows. Others can be read and not be put to."""
-        return len(np.unique(self.uids)) == len(self.uids)
+        return self.rows.are_distinct
 
     def handle(
         self,
@@ -81,15 +81,15 @@ class Samples:
         return BatchHandle(
             service_id=self.connection.service_id,
             partition=self.partition,
-            uids=self.uids,
+            uids=self.rows,
             fields=fields,
             sources=stored_names,
             meta_info=meta_info,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_bytes, (self.connection, self.partition, encode_uids(self.uids))
+        return _from_bytes, (self.connection, self.partition, self.rows.coded)
 
 
 def _from_bytes(connection: Connection, partition: str, uids: bytes) -> Samples:
-    return Samples(connection, partition, decode_uids(uids))
+    return Samples(connection, partition, Rows.of_bytes(uids))

@@ -79,9 +79,9 @@ class Message:
 
 def encode_message(message: Message) -> list[Buffer]:
     """The frames to send. Raises `InvalidInput` for a body that is not plain, or `TooLarge`."""
-    _require_str_keys(message.body)
     header = [message.op, message.request_id, len(message.frames), message.body]
     frame = PREAMBLE + pack_plain(header)
+    _require_str_keys(message.body)
     if len(frame) > HEADER_MAX_BYTES:
         raise TooLarge(f"the header of {message.op!r}", len(frame), HEADER_MAX_BYTES)
     return [frame, *message.frames]
@@ -123,19 +123,22 @@ def _header(frame: Buffer) -> list[Any]:
     return header
 
 
-def _require_str_keys(value: object) -> None:
-    """Fail where the mistake is made: the receiver drops such a message without an answer."""
-    if isinstance(value, dict):
-        for key in value:
-            if type(key) is not str:
-                raise InvalidInput(f"a map of a message body has str keys, got {key!r}")
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return
-    for item in value:
-        # A lookup a leaf: asking each whether it nests took a tenth of all that a get takes.
-        if type(item) not in _LEAVES and isinstance(item, _NESTING):
-            _require_str_keys(item)
+def _require_str_keys(body: object) -> None:
+    """Fail where the mistake is made: the receiver drops such a message without an answer.
+    ``body``: what has been packed, so it ends somewhere."""
+    nested = [body]
+    for value in nested:
+        if isinstance(value, dict):
+            for key in value:
+                if type(key) is not str:
+                    raise InvalidInput(f"a map of a message body has str keys, got {key!r}")
+            items: Any = value.values()
+        else:
+            items = value
+        for item in items:
+            # A lookup a leaf: asking each whether it nests took a tenth of all that a get takes.
+            if type(item) not in _LEAVES and isinstance(item, _NESTING):
+                nested.append(item)
 
 
 _LEAVES: Final = frozenset({str, int, float, bool, bytes, type(None)})
@@ -163,15 +166,22 @@ def _plain_scalar(value: object) -> object:
 def unpack_plain(data: Buffer) -> Any:
     """Inverse of `pack_plain` for a whole buffer. Raises `Malformed`."""
     check_msgpack(data)
-    return guarded_unpack(
-        lambda: msgpack.unpackb(
+    try:  # not by `guarded_unpack`: every message comes through here
+        return msgpack.unpackb(
             data,
             timestamp=1,
             strict_map_key=True,
             ext_hook=_no_extensions,
             unicode_errors="surrogatepass",
         )
-    )
+    except _PARSER_ERRORS as error:
+        raise _malformed(error) from error
+
+
+def unpack_own(data: bytes) -> Any:
+    """Inverse of `pack_plain` for bytes that came where pickles do, by Ray say: not looked at
+    before they are parsed."""
+    return msgpack.unpackb(data, strict_map_key=True, unicode_errors="surrogatepass")
 
 
 def _no_extensions(code: int, data: bytes) -> object:
@@ -186,13 +196,12 @@ def check_msgpack(data: Buffer) -> None:
     """
     size = memoryview(data).nbytes
     parser = msgpack.Unpacker(max_buffer_size=max(size, 1))
-
-    def skip() -> int:
+    try:
         parser.feed(data)
         parser.skip()
-        return int(parser.tell())
-
-    end = guarded_unpack(skip)
+        end = int(parser.tell())
+    except _PARSER_ERRORS as error:
+        raise _malformed(error) from error
     if end != size:
         raise Malformed(f"{size - end} bytes after the end of a value")
 
@@ -201,15 +210,22 @@ def guarded_unpack(unpack: Callable[[], Any]) -> Any:
     """Run a msgpack parser and turn all it raises for bad bytes into `Malformed`."""
     try:
         return unpack()
-    except (
-        msgpack.exceptions.UnpackException,
-        struct.error,
-        ValueError,  # includes FormatError, StackError, ExtraData and bad UTF-8
-        TypeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
-        raise Malformed(f"bad msgpack: {type(error).__name__}: {error}") from error
+    except _PARSER_ERRORS as error:
+        raise _malformed(error) from error
+
+
+_PARSER_ERRORS: Final = (
+    msgpack.exceptions.UnpackException,
+    struct.error,
+    ValueError,  # includes FormatError, StackError, ExtraData and bad UTF-8
+    TypeError,
+    OverflowError,
+    RecursionError,
+)
+
+
+def _malformed(error: Exception) -> Malformed:
+    return Malformed(f"bad msgpack: {type(error).__name__}: {error}")
 
 
 def pack_array(array: Array) -> tuple[list[Any], memoryview]:
@@ -269,8 +285,8 @@ def encode_error(error: BaseException) -> dict[str, Any]:
 def _plain_or_text(value: object) -> object:
     """An error must reach its caller even when one of its arguments cannot."""
     try:
-        _require_str_keys(value)
         pack_plain(value)
+        _require_str_keys([value])
     except InvalidInput:
         return str(value)
     return value
