@@ -6,6 +6,7 @@ are fetched or stored, has no frame that means anything to its reader: it is a s
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from enum import Enum
 from pathlib import Path
@@ -37,7 +38,10 @@ class Step(Enum):
 class wrapping:
     """Every exception of the block as one that names rank and method.
 
-    What does already, such as the failure of an earlier call that this one waited for, passes.
+    What does already, such as the failure of an earlier call that this one waited for, passes. The
+    exit of an interpreter is a failure too: a method that parses arguments, say, may ask for it,
+    and its rank may be a thread of the caller's process. So is a cancellation, but that of the
+    coroutine which runs the block.
     """
 
     __slots__ = ("_label", "_rank", "step")
@@ -52,14 +56,29 @@ class wrapping:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, WorkerError | WrongOutput):
+        if not isinstance(error, Exception | SystemExit | asyncio.CancelledError):
+            return
+        if isinstance(error, WorkerError | WrongOutput) or _is_meant_for_others(error):
             return
         # No variable has it: it refers to this frame, and both would live until the next search
         # for cycles, with the batch of the method.
         raise _told(error, self._label, self._rank, self.step) from None
 
 
-def _told(error: Exception, label: str, rank: int, step: Step) -> Exception:
+def _is_meant_for_others(error: BaseException) -> bool:
+    """For Ray, which is asked by an exit of its own to end an actor, or for the event loop."""
+    if isinstance(error, SystemExit):
+        return hasattr(error, "ray_terminate_msg")
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs here
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def _told(error: BaseException, label: str, rank: int, step: Step) -> Exception:
     earlier = getattr(error, "cause", None)  # Ray wraps what the earlier call raised
     if isinstance(earlier, WorkerError | WrongOutput):
         return earlier

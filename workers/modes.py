@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, Self
 
-from transferqueue.dispatch import Padding
+from transferqueue.dispatch import ByTokens, Padding
 from transferqueue.errors import ConfigError, InvalidInput, near_names
 from transferqueue.handle import BatchHandle
 from transferqueue.view.lazy_dataproto import LazyDataProto
@@ -184,7 +184,7 @@ def _check_padding(site: CallSite, batches: Mapping[str, tuple[Any, int]]) -> No
 class Handle(DispatchMode):
     """A handle is split over the data-parallel ranks; columns go from and to the service.
 
-    The one argument that is a handle (or `by_tokens`, a lazy view, or a future of one) is split;
+    The one argument that is a handle (or a lazy view, `by_tokens` of either, or a future) is split;
     others go to every rank. A rank gets a lazy view of its rows, with the declared ``reads``
     there. What it returns for the declared ``writes`` is put by one rank of those that share a
     part, and the call gives back the handle with those fields. See
@@ -227,6 +227,8 @@ class WholeBatch(ComputeProto):
 
 
 def _fetched(site: CallSite, value: Any) -> Any:
+    if isinstance(value, ByTokens):  # which rank gets which rows is the mode's own affair
+        value = value.batch
     if isinstance(value, BatchHandle):
         raise InvalidInput(
             f"{site.method} got a handle, and its group ships whole batches (fat=True): give it "

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transferqueue.dispatch import HandlePart, Padding, by_tokens, split_handle
-from transferqueue.errors import RowCountMismatch
+from transferqueue.errors import InvalidInput, RowCountMismatch
 from transferqueue.handle import BatchHandle, FieldSpec
 
 
@@ -98,6 +98,17 @@ def test_by_tokens_keeps_the_order_of_rows_within_a_part() -> None:
 def test_lengths_must_be_as_many_as_rows() -> None:
     with pytest.raises(RowCountMismatch, match="expected 4 rows, got 3"):
         by_tokens(handle_of(4), [1, 2, 3])
+
+
+@pytest.mark.parametrize("lengths", [["a"] * 4, [1, 2, float("nan"), 3], [1, 2, -1, 3]])
+def test_lengths_are_numbers_from_0_on(lengths: list[Any]) -> None:
+    with pytest.raises(InvalidInput, match="lengths of by_tokens are numbers from 0 on"):
+        by_tokens(handle_of(4), lengths)
+
+
+def test_what_has_no_rows_yet_is_refused_with_what_to_do() -> None:
+    with pytest.raises(InvalidInput, match="a handle or a lazy view, got a list; of a future"):
+        by_tokens([handle_of(2)], [1, 2])  # type: ignore[arg-type]
 
 
 @given(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -90,6 +91,10 @@ class Critic(Worker):
     def fail_within(self, data: DataProto, how: str) -> None:
         if how == "own":
             raise ValueError("no luck")
+        if how == "exit":
+            sys.exit(2)
+        if how == "cancelled":
+            raise asyncio.CancelledError
         self.client.get(data.handle, fields=["idz"])  # type: ignore[attr-defined]
 
     @register(Dispatch.HANDLE, reads=["nowhere"])

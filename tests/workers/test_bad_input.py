@@ -149,7 +149,13 @@ def test_a_failure_before_or_after_a_method_is_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("how", "last"), [("own", "ValueError: no luck"), ("ours", "FieldsMissing: missing: 'idz'")]
+    ("how", "last"),
+    [
+        ("own", "ValueError: no luck"),
+        ("ours", "FieldsMissing: missing: 'idz'"),
+        ("exit", "SystemExit: 2"),
+        ("cancelled", "CancelledError"),
+    ],
 )
 def test_a_failure_within_a_method_shows_its_own_frames_once(
     group: WorkerGroup, client: tq.Client, how: str, last: str

@@ -127,6 +127,19 @@ def test_by_tokens_every_row_is_written_once(client: tq.Client, group: LocalWork
     )
 
 
+@pytest.mark.parametrize("fat", [False, True])
+def test_a_view_is_split_by_tokens_too_and_its_rows_stay_in_order(
+    service: tq.Service, client: tq.Client, *, fat: bool
+) -> None:
+    """Also where they repeat, and what is written becomes new samples, part by part."""
+    lengths = [1, 100, 1, 1, 100, 1, 1, 1, 1, 50]
+    view = client.view(put_ids(client, 5)).repeat(2)
+    with LocalWorkerGroup(Critic, 3, service=service, fat=fat) as group:
+        for batch, weights in ((view, lengths), (view[::2], lengths[::2])):
+            after = batch.union(group.compute_values(by_tokens(batch, weights)))
+            assert torch.equal(after.batch["values"], batch.batch["ids"].float() * 2)
+
+
 def test_padding_rows_are_counted_to_the_method_and_stored_nowhere(
     client: tq.Client, group: LocalWorkerGroup
 ) -> None:

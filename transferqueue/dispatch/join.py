@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -44,20 +44,25 @@ class StageReply:
     @classmethod
     def of(cls, packed: StageReply | Buffer) -> StageReply:
         """Inverse of `packed`. Raises `Malformed`."""
-        return packed if isinstance(packed, StageReply) else _unpacked(bytes(packed))
+        if isinstance(packed, StageReply):
+            return packed
+        reply, meta = _unpacked(bytes(packed))
+        # What goes with the batch is the caller's own, to change as it likes.
+        return reply if meta == NO_META else replace(reply, meta=decode_meta(meta))
 
 
 @lru_cache(maxsize=8)
-def _unpacked(packed: bytes) -> StageReply:
-    """Ranks that have as many rows mostly answer with the same bytes."""
+def _unpacked(packed: bytes) -> tuple[StageReply, bytes]:
+    """A reply without its meta, and that. Ranks that have as many rows mostly answer with the same
+    bytes."""
     num_rows, fields, meta, is_batch, made = unpack_own(packed)
-    return StageReply(
+    reply = StageReply(
         num_rows=num_rows,
         fields=fields_from_wire(fields),
-        meta=decode_meta(meta),
         is_batch=is_batch,
         made=None if made is None else BatchHandle.from_bytes(made),
     )
+    return reply, meta
 
 
 def join(

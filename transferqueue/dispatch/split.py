@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from transferqueue.coordinator.samplers.length_balanced import balance
-from transferqueue.errors import RowCountMismatch
+from transferqueue.errors import InvalidInput, RowCountMismatch
 from transferqueue.handle import BatchHandle
 from transferqueue.handle_rows import Rows
 from transferqueue.rows import checked_count, even_chunks
+from transferqueue.view.lazy_dataproto import LazyDataProto
 from transferqueue.wire.format import Buffer, pack_plain, unpack_plain
 
 if TYPE_CHECKING:
@@ -39,23 +40,42 @@ class Padding(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByTokens:
-    """A handle to be split so that every rank gets about the same number of tokens."""
+    """A batch to be split so that every rank gets about the same number of tokens."""
 
-    handle: BatchHandle
+    batch: BatchHandle | LazyDataProto
     lengths: np.ndarray  # [rows], tokens of each row
 
     def __post_init__(self) -> None:
-        if np.ndim(self.lengths) != 1 or len(self.lengths) != len(self.handle):
-            raise RowCountMismatch("lengths of ByTokens", len(self.handle), np.size(self.lengths))
+        if not isinstance(self.batch, BatchHandle | LazyDataProto):
+            raise InvalidInput(
+                f"by_tokens takes a handle or a lazy view, got a {type(self.batch).__name__}; of a "
+                f"future give what its get() returns"
+            )
+        if np.ndim(self.lengths) != 1 or len(self.lengths) != len(self.batch):
+            raise RowCountMismatch("lengths of by_tokens", len(self.batch), np.size(self.lengths))
+        if len(self.lengths) and not _are_counts(self.lengths):
+            raise InvalidInput(
+                f"lengths of by_tokens are numbers from 0 on, one a row, got {self.lengths!r:.80}"
+            )
+
+    def rows_of_parts(self, num_parts: int) -> list[np.ndarray]:
+        """Which rows each part has, without padding: row numbers, rising."""
+        return _balanced_rows(self.lengths, num_parts)
 
 
-def by_tokens(handle: BatchHandle, lengths: Any) -> ByTokens:
-    """``handle`` as an argument that is split by token count instead of by row count.
+def _are_counts(lengths: np.ndarray) -> bool:
+    if lengths.dtype.kind not in "biuf":
+        return False
+    return bool((np.isfinite(lengths) & (lengths >= 0)).all())
+
+
+def by_tokens(batch: BatchHandle | LazyDataProto, lengths: Any) -> ByTokens:
+    """``batch`` as an argument that is split by token count instead of by row count.
 
     ``lengths``: tokens of each row, ``[rows]``: a list, array or tensor, such as the ``length``
     tags that a claim gives. ``RowCountMismatch`` when they are not as many.
     """
-    return ByTokens(handle=handle, lengths=np.asarray(lengths))
+    return ByTokens(batch=batch, lengths=np.asarray(lengths))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +181,12 @@ def split_handle(
     By rows they are runs of the handle; by tokens a part's rows keep the order that they have in
     the handle. A handle without rows gives parts without rows, also where padding is asked for.
     """
-    count = checked_count(num_parts, "num_parts", low=1)
+    handle = batch.batch if isinstance(batch, ByTokens) else batch
+    assert isinstance(handle, BatchHandle), "of a view its handle is split"
+    whole, count = handle.rows, checked_count(num_parts, "num_parts", low=1)
     if isinstance(batch, ByTokens):
-        handle = batch.handle
-        runs = _runs(handle.rows, _balanced_rows(batch.lengths, count), padding)
+        runs = _runs(whole, batch.rows_of_parts(count), padding)
     else:
-        handle, whole = batch, batch.rows
         runs = whole.kept(
             (count, padding), lambda: _runs(whole, even_chunks(len(whole.uids), count), padding)
         )

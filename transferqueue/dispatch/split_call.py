@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.dispatch.join import StageReply, join, made_by
-from transferqueue.dispatch.split import ByTokens, HandlePart, Padding, split_handle
+from transferqueue.dispatch.split import (
+    ByTokens,
+    HandlePart,
+    Padding,
+    split_handle,
+)
 from transferqueue.errors import DuplicateRows
 from transferqueue.handle import BatchHandle
 from transferqueue.view.lazy_dataproto import LazyDataProto
@@ -37,6 +42,8 @@ class SplitCall:
     """Of a view the other samples that its rows stand for."""
     as_new: bool = False
     """Whether the ranks store what the method returns as new samples."""
+    order: np.ndarray | None = None  # int64[rows]
+    """Of such new samples, which come part by part: where each row's is. ``None``: in order."""
 
     @classmethod
     def of(
@@ -54,16 +61,15 @@ class SplitCall:
         new samples, and the answer is a view of both. A handle is of one set of samples, so that
         is ``DuplicateRows``; as it is where rows of one sample differ in a column of the view.
         """
-        view, beside = None, tuple[BatchHandle, ...]()
-        if isinstance(batch, LazyDataProto):
-            view = batch
-            batch = view.push() if view.local_fields else view.handle
-            beside = tuple(view.beside)
-        handle = batch.handle if isinstance(batch, ByTokens) else batch
+        given = batch.batch if isinstance(batch, ByTokens) else batch
+        view = given if isinstance(given, LazyDataProto) else None
+        handle = _handle_of(given)
+        beside = () if view is None else tuple(view.beside)
         repeats = bool(writes) and handle.has_duplicates
         if repeats and view is None:
             raise _repeated(handle)
-        parts = split_handle(batch, num_parts, padding=padding, beside=beside)
+        rows = replace(batch, batch=handle) if isinstance(batch, ByTokens) else handle
+        parts = split_handle(rows, num_parts, padding=padding, beside=beside)
         return cls(
             handle=handle,
             parts=tuple([replace(part, as_new=True) for part in parts] if repeats else parts),
@@ -71,6 +77,7 @@ class SplitCall:
             connection=None if view is None else view.connection,
             beside=beside,
             as_new=repeats,
+            order=_order(rows, num_parts) if repeats and isinstance(rows, ByTokens) else None,
         )
 
     def answer(
@@ -93,6 +100,8 @@ class SplitCall:
         if not any(heard[rank].is_batch for rank in storing):  # the ranks gave rows of their own
             return self._view(answer)
         made = made_by(heard, storing=storing)
+        if made is not None and self.order is not None:
+            made = made[self.order]
         return self._view(answer, *self.beside, *(() if made is None else (made,)))
 
     @property
@@ -107,6 +116,18 @@ class SplitCall:
         for other in beside:
             whole.union(self.kind.over(other, self.connection))
         return whole
+
+
+def _handle_of(given: BatchHandle | LazyDataProto) -> BatchHandle:
+    """The rows; of a view, once what was assigned to it is stored."""
+    if isinstance(given, BatchHandle):
+        return given
+    return given.push() if given.local_fields else given.handle
+
+
+def _order(batch: ByTokens, num_parts: int) -> np.ndarray:
+    """Where each row is when the parts follow one another."""
+    return np.argsort(np.concatenate(batch.rows_of_parts(num_parts)))
 
 
 def _as_rows(reply: StageReply, part: HandlePart) -> StageReply:
