@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from controller.dataflow import Stage
-from controller.role_calls import run_stages
+from controller.stage_run import StageRun
 from controller.transports import FatTransporter
 from transferqueue.view import DataProto
 
@@ -44,23 +44,31 @@ class Recorded:
         return DataProto.from_dict({written: torch.zeros(2)})
 
 
+def stage_run(roles: Recorder) -> StageRun:
+    batch = DataProto.from_dict({"x": torch.zeros(2)})
+    return StageRun(STAGES, batch, roles, FatTransporter())  # type: ignore[arg-type]  # only `run`
+
+
+AS_IT_GOES_ON = [
+    "values is waited for",
+    "log_probs is waited for",
+    "update begins",
+    "update is waited for",
+]
+
+
 def test_what_is_done_meanwhile_costs_no_stage_its_time() -> None:
     roles = Recorder()
-    batch = DataProto.from_dict({"x": torch.zeros(2)})
-    _, metrics = run_stages(
-        STAGES,
-        batch,
-        roles,  # type: ignore[arg-type]  # only `run` is asked of it
-        FatTransporter(),
-        meanwhile=lambda: roles.events.append("meanwhile"),
-    )
+    _, metrics = stage_run(roles).finish(meanwhile=lambda: roles.events.append("meanwhile"))
     assert metrics == {"loss": 0.5}
-    assert roles.events == [
-        "values begins",
-        "log_probs begins",
-        "meanwhile",
-        "values is waited for",
-        "log_probs is waited for",
-        "update begins",
-        "update is waited for",
-    ]
+    assert roles.events == ["values begins", "log_probs begins", "meanwhile", *AS_IT_GOES_ON]
+
+
+def test_what_was_begun_ahead_is_not_begun_again() -> None:
+    roles = Recorder()
+    run = stage_run(roles)
+    run.begin()
+    assert roles.events == ["values begins", "log_probs begins"], "and nothing was waited for"
+    batch, _ = run.finish(meanwhile=lambda: roles.events.append("meanwhile"))
+    assert roles.events == ["values begins", "log_probs begins", "meanwhile", *AS_IT_GOES_ON]
+    assert {"x", "v", "p"} == set(batch.batch.keys())  # type: ignore[union-attr]
