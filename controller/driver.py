@@ -29,6 +29,7 @@ import numpy as np
 
 from controller.checkpoints import CheckpointFolder, DriverState
 from controller.claim_ahead import ClaimAhead
+from controller.course import Lines
 from controller.driver_config import Mode, Transport
 from controller.lease_keeper import LeaseKeeper
 from controller.prompt_queue import PromptQueue
@@ -95,7 +96,8 @@ class PpoDriver:
         """``about``: what a checkpoint remembers of the run, and what a run that goes on from it
         must have the same. ``DataflowError`` when the table does not fit the roles or the
         dataset; nothing has run then."""
-        dataflow.check(roles.declarations())
+        declared = roles.declarations()
+        dataflow.check(declared)
         if config.checkpoint_every and checkpoints is None:
             raise ConfigError(f"checkpoint_every={config.checkpoint_every} needs a folder")
         self._client = client
@@ -114,8 +116,14 @@ class PpoDriver:
         self._queue = PromptQueue()
         self._uncommitted: list[_Used] = []
         self._publications = Publications(roles)
+        by_handle = config.transport is Transport.HANDLES
         self._updates = UpdateRunner(
-            dataflow, roles, self._transport, self._publications, config.look_ahead
+            dataflow,
+            roles,
+            self._transport,
+            self._publications,
+            config.look_ahead,
+            Lines.of(dataflow, roles.processes_of, declared) if by_handle else Lines(),
         )
         self.step = 0
         """Updates done."""

@@ -9,8 +9,9 @@ How far ahead: when an update takes its batch, (1 + updates_ahead) batches are o
 those on their way. With fewer on their way than are used up in the time that a sample takes,
 updates wait, however many rollouts there are: at least (time of a sample) / (time of an update),
 and about one more, as samples come in bursts and lengths differ. A sample of 0.75 s and updates of
-0.45 s: 1.7 at least, 2.5 to 3 in practice; with 1.5 the rollouts had half of their slots free and
-the trainer a third of its time. More than that waits in the data plane and grows old there.
+0.4 s: 1.9 at least, 3 in practice; with 2.5 the trainer had another 5 % of its time free, with 1.5
+a third of it, and the rollouts half of their slots. More than that waits in the data plane and
+grows old there.
 
 The last update has no later ones to leave its long samples to, and waits for the longest answer of
 all that are left, unless that was begun early. So the last prompts go out all at once, when

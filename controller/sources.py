@@ -35,7 +35,7 @@ class ReadyBatch:
     stages: tuple[Stage, ...]
     """What is still to be run on it."""
     run: StageRun | None = None
-    """Of these, those that write, where they were begun ahead."""
+    """Of these stages, where those that write were begun ahead."""
     versions: np.ndarray  # int64[samples]: of each sample's oldest token
     prompts: np.ndarray  # int64[samples]: prompt numbers
     greedy: np.ndarray  # bool[samples]: baselines, not to be trained on

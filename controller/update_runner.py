@@ -12,6 +12,7 @@ from controller.stage_run import StageRun
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from controller.course import Lines
     from controller.dataflow import Dataflow, Stage
     from controller.look_ahead import LookAhead
     from controller.publications import Publications
@@ -33,12 +34,14 @@ class UpdateRunner:
         transport: Transporter,
         publications: Publications,
         look_ahead: LookAhead,
+        lines: Lines,
     ) -> None:
-        self._preparing = [stage for stage in dataflow.on_batches if stage.writes]
+        self._dataflow = dataflow
         self._roles = roles
         self._transport = transport
         self._publications = publications
         self._look_ahead = look_ahead
+        self._lines = lines
         self.counts = SourceCounts()
         """What the source had to tell when the last update had begun."""
 
@@ -47,32 +50,31 @@ class UpdateRunner:
     ) -> dict[str, float]:
         """The metrics. Returns when all stages have ended, and the publishing of the new weights
         has begun. ``num_updates``: done so far; ``version``: of the weights to be."""
-        preparing = [stage for stage in ready.stages if stage.writes]
-        updates = [stage for stage in ready.stages if not stage.writes]
-        run = ready.run or self._begun(preparing, ready.batch)
-        batch, _ = run.finish(meanwhile=lambda: source.tend(num_updates))
-        if ready.greedy.any():
-            batch = batch[~ready.greedy]
         # The actor's weights are there when its update is; another role's, who knows when.
-        publishes = any(stage.role == ACTOR for stage in updates)
+        publishes = any(stage.role == ACTOR and not stage.writes for stage in ready.stages)
 
-        def meanwhile() -> None:
+        def updating() -> None:
             if publishes:
                 self._publications.begin(version)
             self._take_the_next(source, num_updates + 1, version)
             self.counts = source.counts()
 
-        _, metrics = self._begun(updates, batch).finish(meanwhile=meanwhile)
+        run = ready.run or self._prepared(ready.stages, ready.batch)
+        metrics = run.finish(
+            trained=~ready.greedy if ready.greedy.any() else None,
+            preparing=lambda: source.tend(num_updates),
+            updating=updating,
+        )
         if not publishes:
             self._publications.begin(version)
         return metrics
 
     def _take_the_next(self, source: BatchSource, num_updates: int, version: int) -> None:
         is_saved_first = self._look_ahead.is_checkpoint_due(num_updates)
-        start = None if is_saved_first else partial(self._begun, self._preparing)
+        start = None if is_saved_first else partial(self._prepared, self._dataflow.on_batches)
         source.look_ahead(version, num_updates, start)
 
-    def _begun(self, stages: Sequence[Stage], batch: Batch) -> StageRun:
-        run = StageRun(stages, batch, self._roles, self._transport)
-        run.begin()
+    def _prepared(self, stages: Sequence[Stage], batch: Batch) -> StageRun:
+        run = StageRun(stages, batch, self._roles, self._transport, self._lines)
+        run.prepare()
         return run

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
+from controller.course import Lines
 from controller.dataflow import Stage
 from controller.stage_run import StageRun
 from controller.transports import FatTransporter
@@ -24,9 +26,11 @@ class Recorder:
     """Roles that answer when asked, and say when they were."""
 
     events: list[str] = field(default_factory=list)
+    batches: list[Any] = field(default_factory=list)
 
     def run(self, role: str, method_name: str, batch: Any) -> Recorded:
-        del role, batch
+        del role
+        self.batches.append(batch)
         self.events.append(f"{method_name} begins")
         return Recorded(self, method_name)
 
@@ -45,30 +49,48 @@ class Recorded:
 
 
 def stage_run(roles: Recorder) -> StageRun:
-    batch = DataProto.from_dict({"x": torch.zeros(2)})
-    return StageRun(STAGES, batch, roles, FatTransporter())  # type: ignore[arg-type]  # only `run`
+    batch = DataProto.from_dict({"x": torch.arange(2)})
+    return StageRun(STAGES, batch, roles, FatTransporter(), Lines())  # type: ignore[arg-type]
 
 
-AS_IT_GOES_ON = [
+def finish(roles: Recorder, run: StageRun, **more: Any) -> dict[str, float]:
+    return run.finish(
+        preparing=lambda: roles.events.append("preparing"),
+        updating=lambda: roles.events.append("updating"),
+        **more,
+    )
+
+
+ALL = [
+    "values begins",
+    "log_probs begins",
+    "preparing",
     "values is waited for",
     "log_probs is waited for",
     "update begins",
+    "updating",
     "update is waited for",
 ]
 
 
 def test_what_is_done_meanwhile_costs_no_stage_its_time() -> None:
     roles = Recorder()
-    _, metrics = stage_run(roles).finish(meanwhile=lambda: roles.events.append("meanwhile"))
-    assert metrics == {"loss": 0.5}
-    assert roles.events == ["values begins", "log_probs begins", "meanwhile", *AS_IT_GOES_ON]
+    assert finish(roles, stage_run(roles)) == {"loss": 0.5}
+    assert roles.events == ALL
 
 
 def test_what_was_begun_ahead_is_not_begun_again() -> None:
     roles = Recorder()
     run = stage_run(roles)
-    run.begin()
+    run.prepare()
     assert roles.events == ["values begins", "log_probs begins"], "and nothing was waited for"
-    batch, _ = run.finish(meanwhile=lambda: roles.events.append("meanwhile"))
-    assert roles.events == ["values begins", "log_probs begins", "meanwhile", *AS_IT_GOES_ON]
-    assert {"x", "v", "p"} == set(batch.batch.keys())  # type: ignore[union-attr]
+    finish(roles, run)
+    assert roles.events == ALL
+
+
+def test_updates_get_what_was_written_of_the_rows_that_are_trained_on() -> None:
+    roles = Recorder()
+    finish(roles, stage_run(roles), trained=np.array([False, True]))
+    assert [len(batch) for batch in roles.batches] == [2, 2, 1]
+    assert roles.batches[-1].batch["x"].tolist() == [1]
+    assert {"x", "v", "p"} == set(roles.batches[-1].batch.keys())
