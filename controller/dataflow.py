@@ -2,7 +2,7 @@
 
 A table is checked when it is made (every input is written by an earlier stage, every field once),
 and against the roles' own declarations before anything runs. Drivers take the order from it
-(`Course`): stages whose inputs are there run at the same time.
+(`controller.course`): stages whose inputs are there run at the same time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from controller.errors import DataflowError
 from transferqueue.errors import near_names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from workers.roles.fields import MethodFields
 
@@ -151,37 +151,6 @@ def _check_stage(stage: Stage, fields: MethodFields) -> None:
         raise DataflowError(
             f"{label} writes {sorted(fields.writes)}, the table says {sorted(stage.writes)}"
         )
-
-
-class Course:
-    """Stages on their way: which may begin, and which to wait for. Pure.
-
-    A stage begins when what it reads is there, not when all that began before it has ended. The
-    order of waiting is the table's, but for stages that others wait for, which come first; it does
-    not depend on who is faster, so neither does the outcome.
-    """
-
-    def __init__(self, stages: Sequence[Stage]) -> None:
-        self._left = list(stages)
-        self._begun: list[Stage] = []
-
-    def begin(self) -> list[Stage]:
-        """Stages whose inputs are there now; they count as begun."""
-        to_come = {field for stage in (*self._left, *self._begun) for field in stage.writes}
-        ready = [stage for stage in self._left if not to_come & {*stage.reads}]
-        assert ready or self._begun or not self._left, "a checked table has no cycle"
-        self._left = [stage for stage in self._left if stage not in ready]
-        self._begun += ready
-        return ready
-
-    def next_to_end(self) -> Stage | None:
-        """The one to wait for; it counts as ended. ``None`` when all have."""
-        wanted = {field for stage in self._left for field in stage.reads}
-        first = next((stage for stage in self._begun if wanted & {*stage.writes}), None)
-        stage = first or next(iter(self._begun), None)
-        if stage is not None:
-            self._begun.remove(stage)
-        return stage
 
 
 def fields_before(stages: Iterable[Stage]) -> list[str]:

@@ -7,6 +7,10 @@ The driver sees names, counts and metrics. One update::
     stages that do not   updates
     publish              the rollouts get the new weights
 
+Roles are given calls ahead, as they run them one after another: the actor publishes right after its
+update, whoever else is still at work, and where batches are claimed, the next is taken while the
+updates run (`controller.look_ahead`) and its first stages follow them.
+
 What the modes do differently is where the batch comes from (`controller.sources`,
 `controller.stream_source`). With checkpoints, samples count as used only when a checkpoint has the
 update on them; if a role dies, its process is made again, and if it held state, all roles go back
@@ -24,27 +28,28 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 
 from controller.checkpoints import CheckpointFolder, DriverState
+from controller.claim_ahead import ClaimAhead
+from controller.course import Lines
 from controller.driver_config import Mode, Transport
 from controller.lease_keeper import LeaseKeeper
 from controller.prompt_queue import PromptQueue
 from controller.prompt_rows import PromptRows
-from controller.role_calls import run_stages
+from controller.publications import Publications
 from controller.sources import (
     WEIGHTS,
     BatchSource,
     Lockstep,
     OneStepAhead,
     ReadyBatch,
-    SourceCounts,
 )
 from controller.step_report import StepReport
 from controller.stream_source import Stream
 from controller.transports import TRAIN, FatTransporter, HandleTransporter, Transporter
+from controller.update_runner import UpdateRunner
 from transferqueue.errors import ConfigError, UnknownPartition
 from transferqueue.handle import BatchHandle
 from workers.errors import WorkerDied
 from workers.role_worker import newest_version
-from workers.rollout_stream import VERSIONS_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,11 +57,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import transferqueue as tq
-    from controller.dataflow import Dataflow, Stage
+    from controller.dataflow import Dataflow
     from controller.driver_config import DriverConfig
     from controller.prompt_rows import Prompts
     from controller.role_calls import Roles
-    from workers.stage_runner import Batch
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +96,8 @@ class PpoDriver:
         """``about``: what a checkpoint remembers of the run, and what a run that goes on from it
         must have the same. ``DataflowError`` when the table does not fit the roles or the
         dataset; nothing has run then."""
-        dataflow.check(roles.declarations())
+        declared = roles.declarations()
+        dataflow.check(declared)
         if config.checkpoint_every and checkpoints is None:
             raise ConfigError(f"checkpoint_every={config.checkpoint_every} needs a folder")
         self._client = client
@@ -110,8 +115,16 @@ class PpoDriver:
         self._source: BatchSource
         self._queue = PromptQueue()
         self._uncommitted: list[_Used] = []
-        self._published_at_s: dict[int, float] = {}
-        self._counts = SourceCounts()
+        self._publications = Publications(roles)
+        by_handle = config.transport is Transport.HANDLES
+        self._updates = UpdateRunner(
+            dataflow,
+            roles,
+            self._transport,
+            self._publications,
+            config.look_ahead,
+            Lines.of(dataflow, roles.processes_of, declared) if by_handle else Lines(),
+        )
         self.step = 0
         """Updates done."""
         self.version = 0
@@ -205,7 +218,10 @@ class PpoDriver:
         }
         config = self._config
         if config.mode is Mode.FULLY_ASYNC:
-            return Stream(client=self._client, config=config, keeper=self._keeper, **common)
+            ahead = self._stack.enter_context(ClaimAhead())
+            return Stream(
+                client=self._client, config=config, keeper=self._keeper, ahead=ahead, **common
+            )
         kind = Lockstep if config.mode is Mode.SYNC else OneStepAhead
         return kind(
             transport=self._transport,
@@ -223,10 +239,12 @@ class PpoDriver:
         wait_s = time.monotonic() - started_s
         self._uncommitted.append(_Used(step=self.step + 1, ready=ready))
         staleness = self.version - ready.versions
-        metrics = self._train(ready)
+        metrics = self._updates.run(
+            ready, self._source, num_updates=self.step, version=self.version + 1
+        )
         self.step += 1
         self.version += 1
-        self._publish()
+        self._publications.finish()
         self._source.published(self.version)
         step_s = time.monotonic() - started_s
         checkpoint_s = self._outliving_deaths(self._save_if_due)
@@ -249,27 +267,9 @@ class PpoDriver:
             **self._source_figures(),
         )
 
-    def _train(self, ready: ReadyBatch) -> dict[str, float]:
-        preparing = [stage for stage in ready.stages if stage.writes]
-        final = [stage for stage in ready.stages if not stage.writes]
-        batch, _ = self._run(preparing, ready.batch, lambda: self._source.tend(self.step))
-        if ready.greedy.any():
-            batch = batch[~ready.greedy]
-        _, metrics = self._run(final, batch, self._count)
-        return metrics
-
-    def _run(
-        self, stages: list[Stage], batch: Batch, meanwhile: Callable[[], object]
-    ) -> tuple[Batch, dict[str, float]]:
-        return run_stages(stages, batch, self._roles, self._transport, meanwhile=meanwhile)
-
-    def _count(self) -> None:
-        self._counts = self._source.counts()
-
     def _publish(self) -> None:
-        at_s = self._roles.publish("actor", WEIGHTS, self.version).get()
-        newest = list(self._published_at_s.items())[1 - VERSIONS_KEPT :]
-        self._published_at_s = {**dict(newest), self.version: float(at_s)}
+        self._publications.begin(self.version)
+        self._publications.finish()
 
     def _accuracy_if_due(self) -> float | None:
         every = self._config.evaluate_every
@@ -277,19 +277,12 @@ class PpoDriver:
         return self.evaluate() if is_due else None
 
     def _source_figures(self) -> dict[str, Any]:
-        counts = self._counts
-        used = [version for version in counts.first_token_at_s if version in self._published_at_s]
-        first_token_s = None
-        if used:
-            newest = max(used)
-            # A rollout may be faster than the answer to the one who published.
-            late_s = counts.first_token_at_s[newest] - self._published_at_s[newest]
-            first_token_s = max(0.0, late_s)
+        counts = self._updates.counts
         return {
             "stale_rows_dropped": counts.stale_rows_dropped,
             "generations_resumed": counts.generations_resumed,
             "generations_dropped": counts.generations_dropped,
-            "first_token_s": first_token_s,
+            "first_token_s": self._publications.first_token_s(counts.first_token_at_s),
         }
 
     # -- checkpoints and recovery -----------------------------------------------------------------
@@ -300,7 +293,7 @@ class PpoDriver:
         if not every:
             self._commit()
             return 0.0
-        if self.step % every and self.step != self._config.num_steps:
+        if not self._config.look_ahead.is_checkpoint_due(self.step):
             return 0.0
         started_s = time.monotonic()
         assert self._checkpoints is not None
@@ -342,6 +335,7 @@ class PpoDriver:
     def _recover(self, death: WorkerDied) -> None:
         """Make dead processes again; when one of them held state, go back to the checkpoint. One
         that dies meanwhile is as good as one that died before."""
+        self._source.pause()
         is_state_lost = False
         while True:
             dead = self._remade(death)
@@ -380,7 +374,8 @@ class PpoDriver:
         state = self._checkpoints.read(folder)
         self._roles.restore(folder)
         self.step = state.step
-        self.version += 1  # the weights are other ones than those of this number
+        # Other weights than those of any number so far, that of the void update included.
+        self.version = self._publications.newest + 1
         self._publish()
         kept = [done for done in self._uncommitted if done.step <= state.step]
         undone = [done.ready for done in self._uncommitted if done.step > state.step]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from controller.look_ahead import LookAhead
 from controller.pacing import PromptPacing
 from controller.plain_settings import from_plain
 from transferqueue.errors import ConfigError
@@ -50,7 +51,8 @@ class DriverConfig:
     updates_ahead: float | None = None
     """`Mode.FULLY_ASYNC`: prompts are out for so many updates after the next. Less than
     ``max_staleness`` keeps samples fresher and leaves time to those that take long; ``None``: as
-    many."""
+    many. Towards the end of a run the last prompts go out all at once, ``max_staleness`` before it:
+    see `controller.pacing`."""
     evaluate_every: int = 5
     """Updates between two held-out evaluations; the first and the last update are always
     followed by one. 0: never."""
@@ -118,6 +120,15 @@ class DriverConfig:
             prompts_per_step=self.prompts_per_step,
             updates_ahead=self.max_staleness if self.updates_ahead is None else self.updates_ahead,
             num_steps=self.num_steps,
+            last_updates_ahead=self.max_staleness,
+        )
+
+    @property
+    def look_ahead(self) -> LookAhead:
+        return LookAhead(
+            num_steps=self.num_steps,
+            max_staleness=self.max_staleness,
+            checkpoint_every=self.checkpoint_every,
         )
 
     @property

@@ -9,8 +9,13 @@ How far ahead: when an update takes its batch, (1 + updates_ahead) batches are o
 those on their way. With fewer on their way than are used up in the time that a sample takes,
 updates wait, however many rollouts there are: at least (time of a sample) / (time of an update),
 and about one more, as samples come in bursts and lengths differ. A sample of 0.75 s and updates of
-0.45 s: 1.7 at least, 2.5 to 3 in practice; with 1.5 the rollouts had half of their slots free and
-the trainer a third of its time. More than that waits in the data plane and grows old there.
+0.4 s: 1.9 at least, 3 in practice; with 2.5 the trainer had another 5 % of its time free, with 1.5
+a third of it, and the rollouts half of their slots. More than that waits in the data plane and
+grows old there.
+
+The last update has no later ones to leave its long samples to, and waits for the longest answer of
+all that are left, unless that was begun early. So the last prompts go out all at once, when
+``last_updates_ahead`` updates follow the next: that late, no sample can be older when it is used.
 """
 
 from __future__ import annotations
@@ -25,13 +30,16 @@ class PromptPacing:
     prompts_per_step: int
     updates_ahead: float
     num_steps: int
+    last_updates_ahead: float = 0.0
+    """When no more updates than these follow the next, the prompts of all of them go out."""
 
     def __post_init__(self) -> None:
         for name in ("prompts_per_step", "num_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.updates_ahead < 0:
-            raise ValueError(f"updates_ahead must be 0 or more, got {self.updates_ahead}")
+        for name in ("updates_ahead", "last_updates_ahead"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
 
     def prompts_due(self, *, num_updates: int, num_outstanding: int) -> int:
         """Prompts to feed now.
@@ -40,5 +48,7 @@ class PromptPacing:
         no update has trained on; one that lost samples (they grew too old) is not outstanding any
         more, and so is made up for.
         """
-        steps_ahead = min(1 + self.updates_ahead, self.num_steps - num_updates)
-        return max(0, int(steps_ahead * self.prompts_per_step) - num_outstanding)
+        left = self.num_steps - num_updates
+        is_end = left <= 1 + max(self.updates_ahead, self.last_updates_ahead)
+        wanted = left if is_end else 1 + self.updates_ahead
+        return max(0, int(wanted * self.prompts_per_step) - num_outstanding)

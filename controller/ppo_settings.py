@@ -131,10 +131,11 @@ class PpoSettings:
             stages.append(_REFERENCE)
         if self.with_critic:
             stages.append(_values(streams=self.values_stream))
-        stages += [_OLD_LOG_PROB, self._advantages(), _SCORES]
+        stages += [_OLD_LOG_PROB, self._advantages()]
         if self.with_critic:
             stages.append(_UPDATE_CRITIC)
-        stages.append(self._update_actor())
+        # After the update of the critic, whose process often has them: nobody waits for them.
+        stages += [_SCORES, self._update_actor()]
         inputs = ("raw_prompt", "reward_model", "uid")
         return Dataflow(inputs=(*inputs, *self._greedy_flag()), stages=tuple(stages))
 

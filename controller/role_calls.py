@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from controller.dataflow import Course
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from controller.dataflow import Stage
-    from controller.transports import Transporter
     from workers.roles.fields import MethodFields
     from workers.stage_runner import Batch, StageLoop
 
@@ -42,38 +38,3 @@ class Roles(Protocol):
     def save(self, folder: Path) -> Mapping[str, list[str]]: ...
     def restore(self, folder: Path) -> Mapping[str, list[str]]: ...
     def reports(self, processes: Sequence[str] | None = None) -> Mapping[str, Any]: ...
-
-
-def run_stages(
-    stages: Sequence[Stage],
-    batch: Batch,
-    roles: Roles,
-    transport: Transporter,
-    *,
-    meanwhile: Callable[[], object],
-) -> tuple[Batch, dict[str, float]]:
-    """Run stages over a batch, each as soon as what it reads is there.
-
-    Returns the batch with what they wrote, and their metrics. ``meanwhile`` is called once, when
-    the first of them are at work, so that it costs the roles no time.
-    """
-    course = Course(stages)
-    metrics: dict[str, float] = {}
-    answers = _begun(course, batch, roles, transport)
-    meanwhile()
-    while (stage := course.next_to_end()) is not None:
-        result = answers.pop(stage.name).get()
-        if stage.writes:
-            batch = transport.joined(batch, result)
-        else:
-            metrics |= result
-        answers |= _begun(course, batch, roles, transport)
-    return batch, metrics
-
-
-def _begun(course: Course, batch: Batch, roles: Roles, transport: Transporter) -> dict[str, Answer]:
-    """Begin what may begin; the answers to come by the name of the stage."""
-    return {
-        stage.name: roles.run(stage.role, stage.method, transport.sent(batch))
-        for stage in course.begin()
-    }

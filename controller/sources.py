@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from controller.dataflow import Dataflow, Stage
     from controller.prompt_queue import PromptQueue
     from controller.prompt_rows import PromptRows, SampleRows
     from controller.role_calls import Answer, Roles
+    from controller.stage_run import StageRun
     from controller.transports import Transporter
     from workers.stage_runner import Batch
 
@@ -31,6 +34,8 @@ class ReadyBatch:
     batch: Batch
     stages: tuple[Stage, ...]
     """What is still to be run on it."""
+    run: StageRun | None = None
+    """Of these stages, where those that write were begun ahead."""
     versions: np.ndarray  # int64[samples]: of each sample's oldest token
     prompts: np.ndarray  # int64[samples]: prompt numbers
     greedy: np.ndarray  # bool[samples]: baselines, not to be trained on
@@ -65,6 +70,18 @@ class BatchSource(Protocol):
     def tend(self, num_updates: int) -> None:
         """The batch of the next update is with the trainer, and so many updates are done: time
         for what would keep the trainer waiting at any other moment."""
+        ...
+
+    def look_ahead(
+        self, version: int, num_updates: int, start: Callable[[Batch], StageRun] | None
+    ) -> None:
+        """The update that makes them ``num_updates`` is under way, and ``version`` its weights to
+        be: time to take the batch after it. ``start`` begins the stages of that one; ``None``: not
+        yet. May be called in another thread, until `next` or `pause`."""
+        ...
+
+    def pause(self) -> None:
+        """A process has died: no role is called from here until `next`."""
         ...
 
     def published(self, version: int) -> None:
@@ -131,6 +148,14 @@ class Lockstep:
         )
 
     def tend(self, num_updates: int) -> None:
+        """Nothing runs by itself."""
+
+    def look_ahead(
+        self, version: int, num_updates: int, start: Callable[[Batch], StageRun] | None
+    ) -> None:
+        """What is generated ahead is, since the batch before was given."""
+
+    def pause(self) -> None:
         """Nothing runs by itself."""
 
     def published(self, version: int) -> None:

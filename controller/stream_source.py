@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,19 +20,24 @@ from controller.ledger import Ledger
 from controller.prompt_rows import PROMPT_NUMBER
 from controller.sources import WEIGHTS, ReadyBatch, SourceCounts
 from controller.transports import TRAIN
-from transferqueue.errors import ClaimError, NotReady, RowsGone
+from transferqueue import tag
+from transferqueue.errors import ClaimError, RowsGone
 from workers.stage_runner import StageLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import transferqueue as tq
+    from controller.claim_ahead import ClaimAhead, Taken
     from controller.dataflow import Dataflow
     from controller.driver_config import DriverConfig
     from controller.lease_keeper import LeaseKeeper
     from controller.prompt_queue import PromptQueue
     from controller.prompt_rows import PromptRows
     from controller.role_calls import Roles
+    from controller.stage_run import StageRun
+    from transferqueue.coordinator.predicate import Predicate
+    from workers.stage_runner import Batch
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +65,7 @@ class Stream:
         queue: PromptQueue,
         config: DriverConfig,
         keeper: LeaseKeeper,
+        ahead: ClaimAhead,
     ) -> None:
         self._client = client
         self._dataflow = dataflow
@@ -68,10 +75,12 @@ class Stream:
         self._config = config
         self._pacing = config.pacing
         self._keeper = keeper
+        self._ahead = ahead
+        self._look_ahead = config.look_ahead
         self._ledger = Ledger()
         self._rows_dropped = 0
         self._rollout_processes: list[str] = []
-        self._taken: list[int] = []
+        self._prompts: list[int] = []
         """Prompts of the batch that `next` gave, until `tend`."""
 
     # -- start ------------------------------------------------------------------------------------
@@ -124,17 +133,18 @@ class Stream:
     # -- batches ----------------------------------------------------------------------------------
 
     def next(self, version: int, num_updates: int) -> ReadyBatch:
-        claim = self._claim(num_updates)
+        taken = self._taken(version, num_updates)
+        claim = taken.claim
         versions = np.asarray(claim.tags["policy_version"], dtype=np.int64)
         prompts, greedy = self._ledger.rows(claim.handle.uids)
         self._ledger.remove(claim.handle.uids)
-        self._keeper.hold(claim)
-        self._taken = np.unique(prompts).tolist()
+        self._prompts = np.unique(prompts).tolist()
         if int(version - versions.min()) > self._config.max_staleness:
             raise BeyondStaleness(f"version {version} got samples of {versions.min()}")
         return ReadyBatch(
             batch=claim.handle,
             stages=self._dataflow.on_batches,
+            run=taken.run,
             versions=versions,
             prompts=prompts,
             greedy=greedy,
@@ -142,39 +152,56 @@ class Stream:
             held=claim,
         )
 
-    def _claim(self, num_updates: int) -> tq.Claim:
-        """At once when a batch is ready: prompts can wait until the trainer has it (`tend`)."""
+    def _taken(self, version: int, num_updates: int) -> Taken:
+        """At once when the batch was taken ahead: prompts can wait until the trainer has it
+        (`tend`)."""
         deadline_s = time.monotonic() + self._config.claim_timeout_s
-        may_be_ready = self.queue.num_outstanding >= self._config.prompts_per_step
         while True:
             self._roles.check()
-            if not may_be_ready:
+            if not self._ahead.is_begun:
+                self._feed(num_updates)  # first: a claim by group has to know the tag
+                self._ahead.begin(self._claimed)
+            taken = self._ahead.wait(0.0)
+            if taken is None:
                 self._feed(num_updates)
-            try:
-                return self._claimed(0.0 if may_be_ready else LOOK_S)
-            except NotReady:
-                if time.monotonic() > deadline_s:
-                    raise
-            may_be_ready = False
+                taken = self._ahead.wait(LOOK_S)
+            if taken is not None:
+                return taken
+            if time.monotonic() > deadline_s and self._ahead.not_ready is not None:
+                raise self._ahead.not_ready
 
-    def _claimed(self, timeout_s: float) -> tq.Claim:
+    def look_ahead(
+        self, version: int, num_updates: int, start: Callable[[Batch], StageRun] | None
+    ) -> None:
+        if self._look_ahead.is_another_due(num_updates):
+            fresh = tag("policy_version") >= self._look_ahead.oldest_version(version)
+            self._ahead.begin(partial(self._claimed, where=fresh), start)
+
+    def _claimed(self, where: Predicate | None = None) -> tq.Claim:
+        """What is too old for the weights in use is not handed out; ``where``: for later ones."""
         from transferqueue import samplers
 
         size = self._rows.group_size
-        return self._client.claim(
+        claim = self._client.claim(
             task=UPDATE,
             partition=TRAIN,
             fields=fields_before(self._dataflow.on_batches),
             n=self._config.prompts_per_step * size,
             sampler=samplers.Groups(size=size) if size > 1 else None,
-            timeout_s=timeout_s,
+            where=where,
+            timeout_s=LOOK_S,
             lease_s=self._config.lease_s,
         )
+        self._keeper.hold(claim)
+        return claim
+
+    def pause(self) -> None:
+        self._ahead.pause()
 
     def tend(self, num_updates: int) -> None:
         self._feed(num_updates)
-        self.queue.trained(self._taken)  # outstanding until here, by the rule of the pacing
-        self._taken = []
+        self.queue.trained(self._prompts)  # outstanding until here, by the rule of the pacing
+        self._prompts = []
 
     def published(self, version: int) -> None:
         self._client.advance_policy(version, partition=TRAIN)
@@ -223,15 +250,24 @@ class Stream:
                 log.warning("samples were taken away before they could be acked: %s", error)
 
     def give_back(self, unused: list[ReadyBatch]) -> None:
+        self._do_without_the_next()
         for ready in unused:
-            self._keeper.let_go(ready.held)
             self._ledger.add(ready.held.handle.uids, ready.prompts, ready.greedy)
             self.queue.found(np.unique(ready.prompts).tolist())
-            try:
-                ready.held.give_back()
-            except (ClaimError, RowsGone) as error:
-                log.warning("samples could not be given back: %s", error)
+            self._let_others_have(ready.held)
         self._rows_dropped = -1  # some may have grown too old: look
+
+    def _do_without_the_next(self) -> None:
+        claim = self._ahead.take_back()
+        if claim is not None:
+            self._let_others_have(claim)
+
+    def _let_others_have(self, claim: tq.Claim) -> None:
+        self._keeper.let_go(claim)
+        try:
+            claim.give_back()
+        except (ClaimError, RowsGone) as error:
+            log.warning("samples could not be given back: %s", error)
 
     def counts(self) -> SourceCounts:
         counts = SourceCounts(stale_rows_dropped=max(0, self._rows_dropped))
@@ -244,6 +280,7 @@ class Stream:
         return counts
 
     def close(self) -> None:
+        self._do_without_the_next()
         self._roles.stop()
 
 

@@ -54,7 +54,7 @@ RECIPE = Recipe(
     batch_rows=128,
     minibatch_rows=64,
     epochs=2,
-    slots=128,
+    slots=256,
     segment_tokens=4,
     stage_rows=64,
     actor_learning_rate=5e-4,
@@ -87,8 +87,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--seeds", type=int, nargs="+", default=[0], help="one run of each mode a seed")
     add("--modes", nargs="+", choices=every, default=every)
     add("--token-s", type=float, default=0.06, help="seconds a column of tokens (default: 0.06)")
-    add("--max-staleness", type=int, default=6, help="of fully_async (default: 6)")
-    add("--updates-ahead", type=float, default=2.5, help="of fully_async (default: 2.5)")
+    add("--max-staleness", type=int, default=8, help="of fully_async (default: 8)")
+    add("--updates-ahead", type=float, default=3.0, help="of fully_async (default: 3)")
     add("--rollouts", type=int, default=2, help="processes that generate (default: 2)")
     add("--host", choices=["processes", "ray"], default="processes")
     add("--out", type=Path, default=Path("runs") / "modes")
@@ -137,7 +137,8 @@ def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> Mod
         accuracies = roles.call("evaluation", "kept_accuracies").get()
     path = options.out / f"timeline-{mode.value}-seed{recipe.seed}.json"
     path.write_text(json.dumps(chrome_trace(spans)))
-    stages = [span for name in TRAINERS for span in spans.get(name, ())]
+    work = [span for name in TRAINERS for span in spans.get(name, ())]
+    first_at_s = min(span.start_s for span in work if not span.name.endswith(".publish"))
     return ModeRun(
         mode=mode.value,
         seed=recipe.seed,
@@ -147,7 +148,8 @@ def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> Mod
         ),
         reports=tuple(reports),
         seconds=ended_at_s - started_at_s,
-        trainer_busy_s=busy_time(stages, started_at_s, ended_at_s).busy_s,
+        trainer_busy_s=busy_time(work, started_at_s, ended_at_s).busy_s,
+        idle_share_at_work=busy_time(work, first_at_s, ended_at_s).idle_share,
     )
 
 

@@ -41,6 +41,9 @@ class ModeRun:
     """From the start of the streams to the end of the last update."""
     trainer_busy_s: float
     """Time in which actor or critic had a stage at work or published."""
+    idle_share_at_work: float
+    """As `idle_share`, of the time since the trainer had its first batch: what a longer run comes
+    nearer to."""
 
     @property
     def wait_share(self) -> float:
@@ -88,13 +91,14 @@ def print_comparison(runs: Sequence[ModeRun]) -> None:
     """A row a mode: medians over the seeds. The ratio is of the time to the accuracy that all
     modes of a seed reach."""
     headings = ("mode", "s an update", "s in all", "s to same accuracy", "ratio", "trainer idle",
-                "no batch", "staleness mean/max", "dropped", "resumed", "accuracy")  # fmt: skip
+                "since its 1st batch", "no batch", "staleness mean/max", "dropped", "resumed",
+                "accuracy")  # fmt: skip
     table = Table(title=f"Medians of {len({r.seed for r in runs})} seeds", title_justify="left")
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "mode" else "right")
     for mode in dict.fromkeys(run.mode for run in runs):
         table.add_row(mode, *_figures([run for run in runs if run.mode == mode], runs))
-    Console(width=max(Console().width, 130)).print(table)
+    Console(width=max(Console().width, 150)).print(table)
 
 
 def _figures(mine: Sequence[ModeRun], runs: Sequence[ModeRun]) -> list[str]:
@@ -108,6 +112,7 @@ def _figures(mine: Sequence[ModeRun], runs: Sequence[ModeRun]) -> list[str]:
         f"{median(lambda run: _to_common(run, runs)):.1f}",
         f"{median(lambda run: _ratio(run, runs)):.0%}",
         f"{median(lambda run: run.idle_share):.0%}",
+        f"{median(lambda run: run.idle_share_at_work):.0%}",
         f"{median(lambda run: run.wait_share):.0%}",
         f"{median(lambda run: statistics.mean(r.staleness_mean for r in run.reports)):.2f} / "
         f"{max(r.staleness_max for run in mine for r in run.reports)}",

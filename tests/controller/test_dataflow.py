@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.advantage_stage import AdvantageStage, Algorithm
-from controller.dataflow import Course, Dataflow, Stage, fields_before
+from controller.dataflow import Dataflow, Stage, fields_before
 from controller.errors import DataflowError
 from controller.ppo_settings import KlPlace, PpoSettings
 from controller.score_summary import ScoreSummary
@@ -111,44 +111,6 @@ def test_a_read_that_the_settings_of_a_role_leave_unread_is_refused() -> None:
     )
     with pytest.raises(DataflowError, match="can read 'values', but its settings leave it unread"):
         flow.check(DECLARED)
-
-
-def followed(course: Course) -> list[str]:
-    """What begins, in brackets, and what is waited for, until all have ended."""
-    events = []
-    while True:
-        events += [f"({stage.name})" for stage in course.begin()]
-        stage = course.next_to_end()
-        if stage is None:
-            return events
-        events.append(stage.name)
-
-
-def test_a_stage_begins_when_its_inputs_are_there_and_those_that_others_need_end_first() -> None:
-    flow = PpoSettings(values_stream=False).dataflow()
-    preparing = [stage for stage in flow.on_batches if stage.writes]
-    assert followed(Course(preparing)) == [
-        "(values)",
-        "(old_log_prob)",
-        "values",
-        "(advantages)",
-        "old_log_prob",
-        "advantages",
-    ]
-
-
-def test_every_stage_of_a_table_begins_once_and_ends_once() -> None:
-    flow = PpoSettings().dataflow()
-    events = followed(Course(flow.stages))
-    names = [stage.name for stage in flow.stages]
-    assert sorted(events) == sorted([*names, *(f"({name})" for name in names)])
-    assert events[:2] == ["(rollout)", "rollout"]
-    assert events.index("rollout") < events.index("(reward)") < events.index("reward")
-    assert events.index("advantages") < events.index("(update_actor)")
-
-
-def test_a_course_without_stages_is_over() -> None:
-    assert followed(Course([])) == []
 
 
 def test_what_must_be_there_before_some_stages_is_what_they_do_not_write_themselves() -> None:

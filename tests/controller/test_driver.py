@@ -185,6 +185,66 @@ def test_a_generation_that_new_weights_interrupt_goes_on_and_says_which_tokens_a
     assert all(row == sorted(row) for row in mixed), "later tokens are of later versions"
 
 
+def test_the_next_batch_is_taken_and_begun_while_an_update_runs(
+    service: tq.Service, client: tq.Client
+) -> None:
+    trained = Trained()
+
+    def until_two_batches_are_held() -> None:
+        if len(trained.batches) + 1 < 4:
+            wait_until(lambda: num_claimed(client) == 2 * 6)
+
+    trained.before_update = until_two_batches_are_held
+    reports, _ = run(service, client, config(num_steps=4), trained=trained)
+    assert [report.step for report in reports] == [1, 2, 3, 4]
+    one = ["log_prob", "update", "publish"]
+    assert trained.events == ["publish", *one, *one, *one, *one]
+
+
+def num_claimed(client: tq.Client) -> int:
+    """Samples that the trainer has."""
+    return int(client.status()["partitions"]["train"]["tasks"]["update"]["claimed"])
+
+
+def test_a_driver_that_stops_early_gives_back_what_it_took_ahead(
+    service: tq.Service, client: tq.Client
+) -> None:
+    with (
+        role_groups(service, GRPO, Trained()) as roles,
+        PpoDriver(client, roles, prompt, table(GRPO), config()) as driver,
+    ):
+        running = driver.run()
+        next(running)
+        wait_until(lambda: num_claimed(client) == 6)
+    wait_until(lambda: num_claimed(client) == 0, timeout_s=2.0)  # the lease is longer
+    running.close()
+
+
+def test_what_is_taken_ahead_is_as_fresh_as_if_it_were_not(
+    service: tq.Service, client: tq.Client
+) -> None:
+    reports, trained = run(service, client, config(max_staleness=0))
+    assert [report.staleness_max for report in reports] == [0, 0, 0, 0]
+    assert [int(versions.min()) for versions in trained.batches] == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_has_nothing_in_it_of_the_update_after(
+    service: tq.Service, client: tq.Client, tmp_path: Path
+) -> None:
+    trained = Trained()
+    every_other = config(num_steps=4, checkpoint_every=2)
+    with (
+        role_groups(service, GRPO, trained) as roles,
+        PpoDriver(
+            client, roles, prompt, table(GRPO), every_other, checkpoints=CheckpointFolder(tmp_path)
+        ) as driver,
+    ):
+        assert len(list(driver.run())) == 4
+    one = ["log_prob", "update", "publish"]
+    both = ["save", "save"]  # the actor is the evaluation too
+    assert trained.events == ["publish", *one, *one, *both, *one, *one, *both]
+
+
 def test_the_time_from_a_publish_to_the_first_token_is_reported(
     service: tq.Service, client: tq.Client
 ) -> None:

@@ -34,13 +34,23 @@ def test_part_of_an_update_may_be_out_ahead() -> None:
     assert pacing(updates_ahead=1.5).prompts_due(num_updates=0, num_outstanding=0) == 20
 
 
+def test_the_last_prompts_go_out_all_at_once_as_early_as_their_samples_stay_fresh_enough() -> None:
+    rule = pacing(updates_ahead=1.5, last_updates_ahead=4)
+    assert rule.prompts_due(num_updates=4, num_outstanding=12) == 8
+    assert rule.prompts_due(num_updates=5, num_outstanding=12) == 5 * 8 - 12
+    assert rule.prompts_due(num_updates=6, num_outstanding=4 * 8) == 0
+
+
 def test_prompts_that_lost_samples_are_made_up_for() -> None:
     assert pacing().prompts_due(num_updates=0, num_outstanding=22) == 2
 
 
-@given(staleness=st.integers(0, 4), steps=st.integers(1, 20))
-def test_a_sample_used_first_in_first_out_is_never_too_old(staleness: int, steps: int) -> None:
-    rule = pacing(updates_ahead=staleness, num_steps=steps)
+@given(staleness=st.integers(0, 4), fresher=st.integers(0, 4), steps=st.integers(1, 20))
+def test_a_sample_used_first_in_first_out_is_never_too_old(
+    staleness: int, fresher: int, steps: int
+) -> None:
+    ahead = max(0, staleness - fresher)
+    rule = pacing(updates_ahead=ahead, last_updates_ahead=staleness, num_steps=steps)
     fed: list[int] = []  # version at which each prompt went out, at the earliest
     for version in range(steps):
         fed += [version] * rule.prompts_due(
@@ -58,6 +68,7 @@ def test_a_count_below_one_is_refused_by_name(name: str) -> None:
         pacing(**{name: 0})
 
 
-def test_a_negative_lead_is_refused() -> None:
-    with pytest.raises(ValueError, match="updates_ahead must be 0 or more, got -1"):
-        pacing(updates_ahead=-1)
+@pytest.mark.parametrize("name", ["updates_ahead", "last_updates_ahead"])
+def test_a_negative_lead_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be 0 or more, got -1"):
+        pacing(**{name: -1})

@@ -87,6 +87,8 @@ class Trained:
     """Token versions of each update."""
     uids: list[list[str]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    """What the actor did, in order."""
     before_update: Callable[[], None] = lambda: None
 
 
@@ -96,9 +98,11 @@ class FakeActor:
         self._trained = trained
 
     def state_dict(self) -> dict[str, Any]:
+        self._trained.events.append("publish")
         return {"w": torch.tensor([float(self.weight)])}
 
     def save_state(self) -> dict[str, Any]:
+        self._trained.events.append("save")
         return {"weight": self.weight}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -109,6 +113,7 @@ class FakeActor:
         writes=("old_log_probs", "entropys"),
     )
     def compute_log_prob(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        self._trained.events.append("log_prob")
         zeros = torch.zeros(len(data["responses"]), RESPONSE)
         return {"old_log_probs": zeros, "entropys": zeros}
 
@@ -121,6 +126,7 @@ class FakeActor:
     )  # fmt: skip
     def update_actor(self, data: Mapping[str, Any]) -> dict[str, float]:
         self._trained.before_update()
+        self._trained.events.append("update")
         self.weight += 1
         self._trained.batches.append(torch.as_tensor(data["token_versions"]).clone())
         self._trained.uids.append([str(uid) for uid in data["uid"]])

@@ -35,6 +35,7 @@ def run(mode: str, *points: tuple[float, float]) -> ModeRun:
         reports=(report,),
         seconds=10.0,
         trainer_busy_s=5.0,
+        idle_share_at_work=0.4,
     )
 
 
