@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from transferqueue.errors import FieldSpecMismatch, InvalidInput, Malformed
@@ -44,24 +44,53 @@ class FieldSpec:
     ragged_dim: int | None = None
     """Which per-sample dimension varies in length, or ``None`` when every sample has ``shape``."""
     kind: FieldKind = FieldKind.TENSOR
+
+    # What follows from these, worked out once: a put asks for it ten times a field.
+    itemsize: int = field(init=False, repr=False, compare=False)
+    """Bytes of one element; 1 for an object column, whose cells are bytes."""
+    is_text: bool = field(init=False, repr=False, compare=False)
+    """Whether this is a numpy string array. Its width may differ between puts."""
+    has_lengths: bool = field(init=False, repr=False, compare=False)
+    """Whether a cell is a number of units that differs by row.
+
+    So it is in ragged and object columns, and in text: its unit is one character of every string
+    of the sample, so that rows of puts of different widths are still one column."""
+    unit_shape: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Shape of one unit: of the whole sample, or of one step along the ragged dimension."""
+    is_concrete: bool = field(init=False, repr=False, compare=False)
+    """False when puts of different shapes were merged, so that no one unit size holds."""
     _unit_bytes: int = field(init=False, repr=False, compare=False)
-    """`unit_bytes`, or `VARIES`: it is asked for ten times in a put, and does not change."""
+    """`unit_bytes`, or `VARIES`."""
+    _wire: tuple[Any, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        itemsize = 1
         if self.kind is FieldKind.TENSOR:
-            tensor_itemsize(self.dtype)
+            itemsize = tensor_itemsize(self.dtype)
         elif self.kind is FieldKind.ARRAY:
-            array_dtype(self.dtype)
+            itemsize = array_dtype(self.dtype).itemsize
         elif self.dtype != OBJECT:
             raise ValueError(f"an object column has dtype 'object', got {self.dtype!r}")
         if any(size < VARIES for size in self.shape):
             raise ValueError(f"shape must be of sizes or -1, got {self.shape}")
         if self.ragged_dim is not None:
             self._check_ragged()
-        element_bytes = _CHARACTER_BYTES[self.dtype[1]] if self.is_text else self.itemsize
-        sizes = [size for dim, size in enumerate(self.shape) if dim != self.ragged_dim]
+        self._work_out(itemsize)
+
+    def _work_out(self, itemsize: int) -> None:
+        is_text = self.kind is FieldKind.ARRAY and self.dtype[1] in _CHARACTER_BYTES
+        is_object = self.kind is FieldKind.OBJECT
+        sizes = tuple(size for dim, size in enumerate(self.shape) if dim != self.ragged_dim)
+        assign = functools.partial(object.__setattr__, self)
+        assign("itemsize", itemsize)
+        assign("is_text", is_text)
+        assign("has_lengths", self.ragged_dim is not None or is_object or is_text)
+        assign("unit_shape", () if is_object else sizes)
+        assign("is_concrete", VARIES not in sizes)
+        element_bytes = _CHARACTER_BYTES[self.dtype[1]] if is_text else itemsize
         unit_bytes = math.prod(self.unit_shape) * element_bytes
-        object.__setattr__(self, "_unit_bytes", VARIES if VARIES in sizes else unit_bytes)
+        assign("_unit_bytes", unit_bytes if self.is_concrete else VARIES)
+        assign("_wire", (self.dtype, self.shape, self.ragged_dim, self.kind.value))
 
     def _check_ragged(self) -> None:
         if self.kind is not FieldKind.TENSOR:
@@ -71,44 +100,23 @@ class FieldSpec:
             raise ValueError(f"ragged_dim {dim} is not a dimension of size -1 in {self.shape}")
 
     @property
-    def itemsize(self) -> int:
-        """Bytes of one element; 1 for an object column, whose cells are bytes."""
-        if self.kind is FieldKind.TENSOR:
-            return tensor_itemsize(self.dtype)
-        return array_dtype(self.dtype).itemsize if self.kind is FieldKind.ARRAY else 1
-
-    @property
-    def is_text(self) -> bool:
-        """Whether this is a numpy string array. Its width may differ between puts."""
-        return self.kind is FieldKind.ARRAY and self.dtype[1] in _CHARACTER_BYTES
-
-    @property
-    def has_lengths(self) -> bool:
-        """Whether a cell is a number of units that differs by row.
-
-        So it is in ragged and object columns, and in text: its unit is one character of every
-        string of the sample, so that rows of puts of different widths are still one column.
-        """
-        return self.ragged_dim is not None or self.kind is FieldKind.OBJECT or self.is_text
-
-    @property
-    def unit_shape(self) -> tuple[int, ...]:
-        """Shape of one unit: of the whole sample, or of one step along the ragged dimension."""
-        if self.kind is FieldKind.OBJECT:
-            return ()
-        return tuple(size for dim, size in enumerate(self.shape) if dim != self.ragged_dim)
-
-    @property
-    def is_concrete(self) -> bool:
-        """False when puts of different shapes were merged, so that no one unit size holds."""
-        return self._unit_bytes != VARIES
-
-    @property
     def unit_bytes(self) -> int:
         """Bytes of one unit. Raises ``ValueError`` when they vary between puts."""
         if self._unit_bytes == VARIES:
             raise ValueError(f"the bytes of {self} vary between puts")
         return self._unit_bytes
+
+    @classmethod
+    def of(
+        cls,
+        dtype: str,
+        shape: tuple[int, ...],
+        *,
+        ragged_dim: int | None = None,
+        kind: FieldKind = FieldKind.TENSOR,
+    ) -> FieldSpec:
+        """The same, checked once for all columns that look so."""
+        return _interned(dtype, shape, ragged_dim, kind)
 
     def merge(self, other: FieldSpec, *, field: str) -> FieldSpec:
         """The spec of rows of both. Sizes that differ become `VARIES`, of two widths of text it
@@ -126,9 +134,9 @@ class FieldSpec:
         shape = tuple(a if a == b else VARIES for a, b in zip(self.shape, other.shape, strict=True))
         return replace(self, dtype=dtype, shape=shape)
 
-    def to_wire(self) -> tuple[str, list[int], int | None, str]:
+    def to_wire(self) -> tuple[str, tuple[int, ...], int | None, str]:
         """Plain values: ``(dtype, shape, ragged_dim, kind)``."""
-        return (self.dtype, list(self.shape), self.ragged_dim, self.kind.value)
+        return self._wire
 
     @classmethod
     def from_wire(cls, value: object) -> FieldSpec:
@@ -158,9 +166,9 @@ class FieldSpec:
         return f"{name}[{sizes}]"
 
 
-@lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)
 def _interned(dtype: str, shape: tuple[int, ...], ragged_dim: int | None, kind: str) -> FieldSpec:
-    """The same few specs come with every message: checked once, they are shared."""
+    """The same few specs come with every message and every put: checked once, they are shared."""
     return FieldSpec(dtype=dtype, shape=shape, ragged_dim=ragged_dim, kind=FieldKind(kind))
 
 

@@ -107,7 +107,33 @@ def test_times_that_differ_do_not_fail_a_step() -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [stored(metrics={"a": 1}), StageReply(num_rows=1, value={1, 2}), StageReply(num_rows=0)],
+    [
+        stored(metrics={"a": 1}),
+        StageReply(num_rows=1, value={1, 2}),
+        StageReply(num_rows=0),
+        StageReply(num_rows=3, value={"loss": 0.1, "steps": 3, "name": "ä\ud800", "x": None}),
+        StageReply(num_rows=3, value=True),
+        StageReply(num_rows=3, value={"big": 1 << 70}),
+        StageReply(num_rows=3, value={1: 2.0}),
+        StageReply(num_rows=3, value={"pair": (1, 2)}),
+    ],
 )
 def test_a_reply_is_the_same_packed(reply: StageReply) -> None:
-    assert StageReply.of(reply.packed()) == reply
+    back = StageReply.of(reply.packed())
+    assert back == reply
+    assert type(back.value) is type(reply.value)
+
+
+def test_a_value_that_two_ranks_gave_is_each_ones_own() -> None:
+    packed = StageReply(num_rows=1, value={"loss": 0.5}).packed()
+    assert isinstance(packed, bytes)
+    first, second = StageReply.of(packed), StageReply.of(packed)
+    first.value["loss"] = 1.0
+    assert second.value == {"loss": 0.5}
+    assert StageReply.of(packed).value == {"loss": 0.5}
+
+
+def test_a_value_that_is_not_plain_goes_as_it_is() -> None:
+    for value in ({"pair": (1, 2)}, {1: 2}, [1.0], {str(n): n for n in range(200)}):
+        reply = StageReply(num_rows=1, value=value)
+        assert reply.packed() is reply

@@ -234,7 +234,9 @@ class JoinedColumn:
 
 def common_spec(field: str, parts: Sequence[GotPart]) -> FieldSpec:
     specs = [spec for part in parts for spec in part.column.specs]
-    spec = reduce(lambda left, right: left.merge(right, field=field), specs)
+    spec = specs[0]
+    if len(specs) > 1:
+        spec = reduce(lambda left, right: left.merge(right, field=field), specs)
     if not spec.is_concrete:
         distinct = list(dict.fromkeys(str(spec) for spec in specs))
         raise FieldSpecMismatch(
@@ -248,8 +250,11 @@ def common_spec(field: str, parts: Sequence[GotPart]) -> FieldSpec:
 
 
 def join_present(num_rows: int, parts: Sequence[GotPart]) -> np.ndarray | None:
-    covered = sum(part.num_rows for part in parts)
-    if covered == num_rows and all(part.column.present is None for part in parts):
+    covered, are_whole = 0, True
+    for part in parts:
+        covered += part.num_rows
+        are_whole = are_whole and part.column.present is None
+    if covered == num_rows and are_whole:
         return None
     present = np.zeros(num_rows, dtype=bool)
     for part in parts:

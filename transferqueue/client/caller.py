@@ -137,7 +137,7 @@ class Caller:
             along.outcomes = await self._channel.exchange(
                 along.calls,
                 timeout_s=timeout_s,
-                whereabouts=self._whereabouts(call.endpoint for call in calls),
+                whereabouts=self._whereabouts([call.endpoint for call in calls]),
             )
         return along.outcomes
 
@@ -190,6 +190,11 @@ class Caller:
         if left_s > 0:
             with contextlib.suppress(DeadlineExceeded):
                 await self.look_again(timeout_s=min(left_s, LOOK_AGAIN_S))
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether anybody wants to see how many bytes have moved."""
+        return self._progress is not None
 
     def counting(self, label: str, total: int) -> AbstractContextManager[Moved | None]:
         """What is to be told of bytes that have moved, if anybody wants to see it."""

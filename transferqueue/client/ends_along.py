@@ -39,7 +39,7 @@ class EndsAlong:
         return call.with_more(ops.ENDED, ended)
 
     def __enter__(self) -> Self:
-        if any(call.op == ops.PUT for call in self.calls):
+        if ops.PUT in [call.op for call in self.calls]:
             self._put_number = self._returns.put_begins()
         return self
 

@@ -96,7 +96,7 @@ class Held:
 
     @property
     def is_large(self) -> bool:
-        return sum(view.nbytes for view in self.views) > LARGE_BYTES
+        return sum([view.nbytes for view in self.views]) > LARGE_BYTES
 
 
 class Ended:

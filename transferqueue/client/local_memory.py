@@ -5,7 +5,6 @@ A lease lasts as long as any tensor made from it; see `lease_returns` for how it
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +100,11 @@ class LocalMemory:
         """
         reader = lease.held.reader
         if len(starts) == 1 and int(sizes[0]) >= VIEW_FROM_BYTES:
-            with contextlib.suppress(OSError):  # no address space left for a view: copy
+            try:
                 viewed, view = reader.view(int(starts[0]), int(sizes[0]), keep=lease)
+            except OSError:
+                pass  # no address space left for a view: copy
+            else:
                 lease.held.views.append(view)
                 return viewed
         return self._copy(reader, starts, sizes, moved)

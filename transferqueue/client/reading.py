@@ -242,6 +242,8 @@ class Get:
         )
 
     def _join(self, parts: Sequence[PartGet]) -> dict[str, JoinedColumn | DeviceColumn]:
+        if not self._caller.is_counting:
+            return self._joined(parts, None)
         with self._caller.counting("get", sum(part.num_mapped for part in parts)) as moved:
             return self._joined(parts, moved)
 

@@ -27,19 +27,25 @@ class Traffic:
 
     def count_put(self, name: str, num_rows: int, num_bytes: int) -> None:
         with self._lock:
-            totals = self.by_field.setdefault(name, FieldTraffic())
+            totals = self._totals(name)
             totals.put_bytes += num_bytes
             totals.put_rows += num_rows
 
     def count_brought(self, name: str, num_bytes: int) -> None:
         with self._lock:
-            self.by_field.setdefault(name, FieldTraffic()).brought_bytes += num_bytes
+            self._totals(name).brought_bytes += num_bytes
 
     def count_get(self, name: str, num_rows: int, num_bytes: int) -> None:
         with self._lock:
-            totals = self.by_field.setdefault(name, FieldTraffic())
+            totals = self._totals(name)
             totals.got_bytes += num_bytes
             totals.got_rows += num_rows
+
+    def _totals(self, name: str) -> FieldTraffic:
+        totals = self.by_field.get(name)
+        if totals is None:
+            totals = self.by_field[name] = FieldTraffic()
+        return totals
 
     def report(self) -> dict[str, dict[str, int]]:
         """Field -> counters, plain values."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.errors import InvalidInput
 from transferqueue.fields import FieldSpec, fields_from_wire, fields_to_wire
 from transferqueue.handle import BatchHandle
 from transferqueue.meta import NO_META, decode_meta, encode_meta
@@ -14,6 +15,13 @@ from transferqueue.wire.format import Buffer, pack_plain, unpack_own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+MAX_PLAIN_VALUES = 100
+"""Of a reply that goes as bytes."""
+
+_NAMES = frozenset({str})
+_PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +41,16 @@ class StageReply:
     """The new samples that it stored its columns as, where the rows of the batch repeat."""
 
     def packed(self) -> StageReply | bytes:
-        """Bytes where there is no ``value``, which may be anything: a fraction of a pickle."""
-        if self.value is not None:
+        """Bytes, a fraction of a pickle; itself where ``value`` is more than a few plain ones."""
+        if not _is_plain(self.value):
             return self
         fields = fields_to_wire(self.fields) if self.fields else []
         meta = encode_meta(self.meta) if self.meta else NO_META
         made = None if self.made is None else self.made.to_bytes()
-        return pack_plain([self.num_rows, fields, meta, self.is_batch, made])
+        try:
+            return pack_plain([self.num_rows, fields, meta, self.is_batch, made, self.value])
+        except InvalidInput:  # an int of more than 64 bits
+            return self
 
     @classmethod
     def of(cls, packed: StageReply | Buffer) -> StageReply:
@@ -47,22 +58,36 @@ class StageReply:
         if isinstance(packed, StageReply):
             return packed
         reply, meta = _unpacked(bytes(packed))
-        # What goes with the batch is the caller's own, to change as it likes.
-        return reply if meta == NO_META else replace(reply, meta=decode_meta(meta))
+        # What comes with it is the caller's own, to change, and another rank may have answered the
+        # same.
+        if meta != NO_META:
+            reply = replace(reply, meta=decode_meta(meta))
+        return replace(reply, value=dict(reply.value)) if type(reply.value) is dict else reply
 
 
 @lru_cache(maxsize=8)
 def _unpacked(packed: bytes) -> tuple[StageReply, bytes]:
     """A reply without its meta, and that. Ranks that have as many rows mostly answer with the same
     bytes."""
-    num_rows, fields, meta, is_batch, made = unpack_own(packed)
+    num_rows, fields, meta, is_batch, made, value = unpack_own(packed)
     reply = StageReply(
         num_rows=num_rows,
         fields=fields_from_wire(fields),
         is_batch=is_batch,
         made=None if made is None else BatchHandle.from_bytes(made),
+        value=value,
     )
     return reply, meta
+
+
+def _is_plain(value: object) -> bool:
+    """Whether msgpack gives this back as it is: nothing, a number or a text, or a few by name, such
+    as metrics."""
+    if type(value) is not dict:
+        return type(value) in _PLAIN
+    if len(value) > MAX_PLAIN_VALUES:
+        return False
+    return _NAMES.issuperset(map(type, value)) and _PLAIN.issuperset(map(type, value.values()))
 
 
 def join(

@@ -26,6 +26,7 @@ from transferqueue.net.peer_names import peer_name
 from transferqueue.net.replies import AnswerLog
 from transferqueue.net.sockets import (
     bind_to,
+    may_receive,
     milliseconds,
     new_router,
     receive_with_key,
@@ -238,13 +239,10 @@ class Server:
 
     def _serve_burst(self) -> None:
         for _ in range(MAX_BURST):
-            try:
-                frames, key_name = receive_with_key(
-                    self._router, may_have_key=self._key_check is not None
-                )
-            except zmq.Again:
+            if not may_receive(self._router):
                 return
-            self._take(frames, key_name)
+            may_have_key = self._key_check is not None
+            self._take(*receive_with_key(self._router, may_have_key=may_have_key))
 
     def _take(self, frames: list[memoryview], key_name: str | None) -> None:
         peer = bytes(frames[0])

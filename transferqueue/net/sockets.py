@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -146,6 +146,7 @@ few µs each."""
 # As plain numbers: combining members of an IntFlag takes as long as sending a small frame.
 _NOW = int(zmq.DONTWAIT)
 _MORE = int(zmq.SNDMORE)
+_EVENTS, _IN = int(zmq.EVENTS), int(zmq.POLLIN)
 
 
 def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> int:
@@ -189,6 +190,12 @@ def _receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
     return frames
 
 
+def may_receive(socket: zmq.Socket[bytes]) -> bool:
+    """Whether there is a message now. To ask takes less than half of what ``zmq.Again`` does."""
+    events: Any = socket.getsockopt(_EVENTS)
+    return bool(events & _IN)
+
+
 def receive_with_key(
     socket: zmq.Socket[bytes], *, may_have_key: bool
 ) -> tuple[list[memoryview], str | None]:
@@ -213,7 +220,7 @@ def receive_or_none(socket: zmq.Socket[bytes], count: WireBytes | None = None) -
         except zmq.Again:
             return None
         if count is not None:
-            count.received += sum(frame.nbytes for frame in frames)
+            count.received += sum([frame.nbytes for frame in frames])
         try:
             return decode_message(frames)
         except WireError:

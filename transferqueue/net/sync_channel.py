@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import zmq
@@ -28,7 +27,7 @@ from transferqueue.net.sockets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from transferqueue.net.keys import ClientKeys
 
@@ -169,15 +168,21 @@ class SyncChannelPool:
         self, calls: Sequence[Call], *, timeout_s: float, whereabouts: Whereabouts | None = None
     ) -> list[Outcome]:
         """See `Channel`. Blocks the thread and never suspends, whatever the ``async`` says."""
-        with self._channel() as channel:
+        channel = self._take()
+        try:
             return channel.exchange(calls, timeout_s=timeout_s, whereabouts=whereabouts)
+        finally:
+            self._put_back(channel)
 
     async def flow(
         self, flows: Sequence[Flow], *, timeout_s: float, whereabouts: Whereabouts | None = None
     ) -> None:
         """See `Channel`. Blocks the thread and never suspends."""
-        with self._channel() as channel:
+        channel = self._take()
+        try:
             channel.flow(flows, timeout_s=timeout_s, whereabouts=whereabouts)
+        finally:
+            self._put_back(channel)
 
     async def apart(self, works: Sequence[Callable[[], T]]) -> list[T]:
         """See `Channel`. Blocks the thread and never suspends."""
@@ -191,22 +196,15 @@ class SyncChannelPool:
         """See `Channel`. Blocks the thread and never suspends."""
         return work()
 
-    @contextmanager
-    def _channel(self) -> Iterator[SyncChannel]:
+    def _take(self) -> SyncChannel:
         if os.getpid() != self._pid:
             raise ForkedClient(self._pid)
         with self._lock:
             if self._closed:
                 raise Closed("the client")
-            channel = (
-                self._idle.pop()
-                if self._idle
-                else SyncChannel(self._contexts, self._keys, self.wire_bytes)
-            )
-        try:
-            yield channel
-        finally:
-            self._put_back(channel)
+            if self._idle:
+                return self._idle.pop()
+            return SyncChannel(self._contexts, self._keys, self.wire_bytes)
 
     def _put_back(self, channel: SyncChannel) -> None:
         with self._lock:

@@ -194,7 +194,8 @@ class ShardCheckpoints:
         if self._is_waiting_for_parts and not self._is_awaited_under_way():
             self._is_waiting_for_parts = False
             self._tell_held()
-        self._release_given_up()
+        if self._given_up:
+            self._release_given_up()
         if self._writing is not None:
             try:
                 self._feed(self._writing)

@@ -64,6 +64,9 @@ class Deadlines:
 
     def pass_by(self, now_s: float) -> list[int]:
         """Take out those whose deadline has passed, and those of clients that are gone."""
+        if not self._due_s:  # asked after every request that a shard answers
+            self._is_watching = False
+            return []
         gone = self._gone(now_s)
         passed = [number for number, due_s in self._due_s.items() if due_s <= now_s]
         passed += [number for number, request in self._requests.items() if request.peer in gone]

@@ -99,6 +99,8 @@ class DeviceLoans:
 
     def tick(self, now_s: float) -> bool:
         """Whether space came free."""
+        if not self._tables:
+            return False
         came_free = [self._tick(table, now_s) for table in self._tables.values()]
         return any(came_free)
 
@@ -109,6 +111,8 @@ class DeviceLoans:
 
     def next_s(self) -> float | None:
         """When `tick` is due."""
+        if not self._tables:
+            return None
         ends = [at_s for table in self._tables.values() if (at_s := table.next_s()) is not None]
         return min(ends, default=None)
 

@@ -211,9 +211,10 @@ class Gets:
     ) -> dict[str, int]:
         """The bytes of each column that goes with the answer."""
         sizes: dict[str, int] = {}
-        for way, columns in zip(Way, (sent, mapped, streamed), strict=True):
+        ways = ((Way.INLINE, sent), (Way.MAPPED, mapped), (Way.STREAMED, streamed))
+        for way, columns in ways:
             if columns:
-                of_way = {name: column.num_bytes for name, column in columns.items()}
+                of_way = {name: column.runs.total_bytes for name, column in columns.items()}
                 self._moved.got(partition, of_way, way)
                 sizes = of_way if way is Way.INLINE else sizes
         return sizes
@@ -223,7 +224,7 @@ class Gets:
         if not reach.arena:
             return {}
         here = {n: c for n, c in found.items() if self._backend.is_mappable(c.runs.starts)}
-        large = {name: c for name, c in here.items() if c.num_bytes >= MAP_FROM_BYTES}
+        large = {name: c for name, c in here.items() if c.runs.total_bytes >= MAP_FROM_BYTES}
         total = _num_bytes(found)
         if total - _num_bytes(here) > STREAM_FROM_BYTES:
             return {}  # what lies elsewhere is too much for one message: all of it is streamed
@@ -373,7 +374,7 @@ class _HeldGet:
 
 
 def _got(column: FoundColumn, *, sent: slice | None, mapped: slice | None) -> GotColumn:
-    has_lengths = any(spec.has_lengths for spec in column.specs)
+    has_lengths = True in [spec.has_lengths for spec in column.specs]
     return GotColumn(
         specs=column.specs,
         spec_of_row=column.spec_of_row,
@@ -396,7 +397,8 @@ def _ranges(columns: Mapping[str, FoundColumn]) -> np.ndarray:
     """Starts and sizes of all their runs, one column after the other. int64[2, ranges]."""
     if not columns:
         return _NO_RANGES
-    starts, sizes = zip(*((c.runs.starts, c.runs.sizes) for c in columns.values()), strict=True)
+    runs = [column.runs for column in columns.values()]
+    starts, sizes = [run.starts for run in runs], [run.sizes for run in runs]
     return np.array([np.concatenate(starts), np.concatenate(sizes)])
 
 
@@ -406,7 +408,7 @@ def _streamed(found: Mapping[str, FoundColumn]) -> dict[str, FoundColumn]:
 
 
 def _num_bytes(columns: Mapping[str, FoundColumn]) -> int:
-    return sum(column.num_bytes for column in columns.values())
+    return sum([column.runs.total_bytes for column in columns.values()])
 
 
 _NO_BYTES = np.empty(0, dtype=np.uint8)

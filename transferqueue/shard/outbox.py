@@ -64,6 +64,8 @@ class Outbox:
 
     def take_unsent(self) -> list[Event]:
         """The events to send now; they count as sent."""
+        if self._num_sent == len(self._kept):
+            return []
         unsent = [self._kept[i] for i in range(self._num_sent, len(self._kept))]
         self._num_sent = len(self._kept)
         return unsent

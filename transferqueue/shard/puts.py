@@ -173,17 +173,10 @@ class Puts:
 
     def tick(self, now_s: float) -> None:
         """Refuse puts that waited too long for space; give back what clients left behind."""
-        self.admission.tick(now_s)
-        for put in self._of_ended.take_out(now_s):
-            self._give_room_back(put)
-            self._try_again_s = now_s
-        if len(self._waiting) and now_s >= self._try_again_s:
-            self._try_again_s = now_s + TRY_AGAIN_S
-            self.admit()
-        for put in self._waiting.expire(now_s):
-            self._server.refuse(put.request, self._room.full(put, now_s - put.since_s))
-            self._give_room_back(put)
-        self._give_back_rooms_of_ended_puts()
+        if self._waiting or self.admission:
+            self._tick_waiting(now_s)
+        if self._rooms:
+            self._give_back_rooms_of_ended_puts()
         self._commits.tick(now_s)
         late = self._deadlines.pass_by(now_s)
         for put_id in late:
@@ -191,17 +184,29 @@ class Puts:
         if late:
             self.admit()
 
+    def _tick_waiting(self, now_s: float) -> None:
+        self.admission.tick(now_s)
+        for put in self._of_ended.take_out(now_s):
+            self._give_room_back(put)
+            self._try_again_s = now_s
+        if self._waiting and now_s >= self._try_again_s:
+            self._try_again_s = now_s + TRY_AGAIN_S
+            self.admit()
+        for put in self._waiting.expire(now_s):
+            self._server.refuse(put.request, self._room.full(put, now_s - put.since_s))
+            self._give_room_back(put)
+
     def next_s(self) -> float | None:
         """When `tick` is due."""
-        due = (
-            self._waiting.next_deadline_s(),
-            self._deadlines.next_s(),
-            self.admission.next_s(),
-            self._commits.next_s(),
-            self._of_ended.next_s(),
-            self._try_again_s if len(self._waiting) else None,
-        )
-        return min((at_s for at_s in due if at_s is not None), default=None)
+        due = [self._deadlines.next_s(), self._commits.next_s()]
+        if self._waiting or self.admission:
+            due += [
+                self._waiting.next_deadline_s(),
+                self.admission.next_s(),
+                self._of_ended.next_s(),
+                self._try_again_s if self._waiting else None,
+            ]
+        return min([at_s for at_s in due if at_s is not None], default=None)
 
     def cancel(self, key: tuple[bytes, int]) -> NewRows | None:
         """The client gave a request up and will never hear its answer: nothing of it may stay.

@@ -35,6 +35,8 @@ class SendCredit:
 
     def settle(self) -> bool:
         """Count what was given back; whether it was anything."""
+        if self._returned.empty():
+            return False
         before = self.used_bytes
         with contextlib.suppress(Empty):
             while True:

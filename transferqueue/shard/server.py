@@ -336,7 +336,7 @@ class ShardServer(Served):
             None if self._spill is None else self._spill.next_s(),
             None if self._second is None else self._second.next_s(),
         )
-        return max(0.0, min(at_s for at_s in due if at_s is not None) - now_s)
+        return max(0.0, min([at_s for at_s in due if at_s is not None]) - now_s)
 
     def _size(self) -> tuple[int, int]:
         cells = sum(len(t) * len(t.fields) for t in self._store.partitions.values())

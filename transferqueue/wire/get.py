@@ -48,12 +48,12 @@ class GotColumn:
     def write(self, arrays: ArrayWriter) -> list[Any]:
         """As plain values; arrays go beside the body."""
         return [
-            [list(spec.to_wire()) for spec in self.specs],
-            arrays.add_optional(self.spec_of_row),
-            arrays.add_optional(self.present),
-            arrays.add_optional(self.lengths),
-            _ends(self.sent),
-            _ends(self.mapped),
+            [spec.to_wire() for spec in self.specs],
+            None if self.spec_of_row is None else arrays.add(self.spec_of_row),
+            None if self.present is None else arrays.add(self.present),
+            None if self.lengths is None else arrays.add(self.lengths),
+            None if self.sent is None else _ends(self.sent),
+            None if self.mapped is None else _ends(self.mapped),
         ]
 
     @classmethod
@@ -64,11 +64,11 @@ class GotColumn:
         specs, spec_of_row, present, lengths, sent, mapped = plain
         return cls(
             specs=[FieldSpec.from_wire(spec) for spec in specs],
-            spec_of_row=arrays.get_optional(spec_of_row),
-            present=arrays.get_optional(present),
-            lengths=arrays.get_optional(lengths),
-            sent=_slice(sent),
-            mapped=_slice(mapped),
+            spec_of_row=None if spec_of_row is None else arrays.get(spec_of_row),
+            present=None if present is None else arrays.get(present),
+            lengths=None if lengths is None else arrays.get(lengths),
+            sent=None if sent is None else _slice(sent),
+            mapped=None if mapped is None else _slice(mapped),
         )
 
 
@@ -127,12 +127,12 @@ class GetAnswer:
         )
 
 
-def _ends(part: slice | None) -> list[int] | None:
-    return None if part is None else [part.start, part.stop]
+def _ends(part: slice) -> list[int]:
+    return [part.start, part.stop]
 
 
-def _slice(ends: Any) -> slice | None:
-    return None if ends is None else slice(int(ends[0]), int(ends[1]))
+def _slice(ends: Any) -> slice:
+    return slice(int(ends[0]), int(ends[1]))
 
 
 _NO_BYTES = np.empty(0, dtype=np.uint8)

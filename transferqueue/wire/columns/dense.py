@@ -32,7 +32,7 @@ Lengths = np.ndarray[Any, np.dtype[np.int64]]
 def encode_tensor(tensor: torch.Tensor, stays: Stays = nowhere) -> EncodedColumn:
     """A strided tensor ``[rows, *shape]``. Raises `CannotCarry`."""
     payload = tensor_block(tensor, stays)
-    spec = FieldSpec(dtype=dtype_name(tensor), shape=tuple(tensor.shape[1:]))
+    spec = FieldSpec.of(dtype_name(tensor), tuple(tensor.shape[1:]))
     return EncodedColumn(spec=spec, num_rows=tensor.shape[0], lengths=None, payload=payload)
 
 
@@ -47,7 +47,7 @@ def encode_array(field: str, array: np.ndarray[Any, Any]) -> EncodedColumn:
         raise UnsupportedTensor(
             field, "a masked array", "put .filled(...), and .mask as a field of its own"
         )
-    spec = FieldSpec(dtype=array.dtype.str, shape=array.shape[1:], kind=FieldKind.ARRAY)
+    spec = FieldSpec.of(array.dtype.str, array.shape[1:], kind=FieldKind.ARRAY)
     num_rows = array.shape[0]
     lengths = np.full(num_rows, text_width(spec), dtype=np.int64) if spec.is_text else None
     return EncodedColumn(

@@ -56,7 +56,7 @@ def encode_objects(
 
     Raises `UnsupportedObject` with the field, row and type.
     """
-    spec = FieldSpec(dtype=OBJECT, shape=shape, kind=FieldKind.OBJECT)
+    spec = FieldSpec.of(OBJECT, shape, kind=FieldKind.OBJECT)
     writer = CellWriter(policy, elsewhere)
     payload, lengths, holes = _cells(field, list(values), policy, writer)
     return EncodedColumn(

@@ -40,7 +40,7 @@ def encode_jagged(nested: torch.Tensor, stays: Stays = nowhere) -> EncodedColumn
     steps = _only_rows(steps, starts, lengths)
     shape = list(steps.shape[1:])
     shape.insert(ragged_dim, VARIES)
-    spec = FieldSpec(dtype=dtype_name(steps), shape=tuple(shape), ragged_dim=ragged_dim)
+    spec = FieldSpec.of(dtype_name(steps), tuple(shape), ragged_dim=ragged_dim)
     return EncodedColumn(
         spec=spec, num_rows=len(lengths), lengths=lengths, payload=tensor_block(steps, stays)
     )
