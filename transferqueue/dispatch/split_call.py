@@ -127,7 +127,8 @@ def _handle_of(given: BatchHandle | LazyDataProto) -> BatchHandle:
 
 def _order(batch: ByTokens, num_parts: int) -> np.ndarray:
     """Where each row is when the parts follow one another."""
-    return np.argsort(np.concatenate(rows_of_parts(batch, num_parts)))
+    numbers = np.arange(len(batch.lengths))
+    return np.argsort(np.concatenate([numbers[part] for part in rows_of_parts(batch, num_parts)]))
 
 
 def _as_rows(heard: Sequence[StageReply], rank: int, part: HandlePart) -> StageReply:
