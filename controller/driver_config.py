@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -75,8 +76,11 @@ class DriverConfig:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be 0 or more, got {getattr(self, name)}")
         for name in ("claim_timeout_s", "lease_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(
+                    f"{name} must be above 0 and finite, got {getattr(self, name)}: whoever dies "
+                    f"is found out by it"
+                )
         if self.mode is Mode.ONE_STEP_OFF and self.max_staleness < 1:
             raise ConfigError(
                 f"mode 'one_step_off' trains on samples that are 1 version old, which "

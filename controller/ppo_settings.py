@@ -6,6 +6,7 @@ and the driver's table cannot disagree; if they come from elsewhere, `Dataflow.c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -72,6 +73,16 @@ class PpoSettings:
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, Algorithm):
             raise ConfigError(f"algorithm={self.algorithm!r} is none of {list(Algorithm)}")
+        for name in ("gamma", "lam"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"{name} must be 0 to 1, got {getattr(self, name)}")
+        for name in ("kl_coefficient", "entropy_coefficient"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        for name in ("temperature", "importance_cap", "value_clip"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value < math.inf:
+                raise ConfigError(f"{name} must be above 0, got {value}")
         has_place = self.kl_place is not KlPlace.NOWHERE
         if has_place != (self.kl_coefficient > 0.0):
             raise ConfigError(

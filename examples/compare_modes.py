@@ -25,8 +25,9 @@ import torch
 
 import transferqueue as tq
 from controller.driver import PpoDriver
-from controller.driver_config import Mode
+from controller.driver_config import DriverConfig, Mode
 from controller.timeline import busy_time, chrome_trace
+from examples.counts import at_least_one
 from examples.hosting import hosted
 from examples.reporting.comparison import (
     ModeRun,
@@ -36,6 +37,7 @@ from examples.reporting.comparison import (
     save_comparison,
 )
 from examples.tiny.recipe import Recipe, role_factories, warm_up_to_file
+from transferqueue.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,17 +85,17 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     add = parser.add_argument
     every = [mode.value for mode in Mode]
-    add("--steps", type=int, default=40, help="updates of each run (default: 40)")
+    add("--steps", type=at_least_one, default=40, help="updates of each run (default: 40)")
     add("--seeds", type=int, nargs="+", default=[0], help="one run of each mode a seed")
     add("--modes", nargs="+", choices=every, default=every)
     add("--token-s", type=float, default=0.06, help="seconds a column of tokens (default: 0.06)")
     add("--max-staleness", type=int, default=8, help="of fully_async (default: 8)")
     add("--updates-ahead", type=float, default=3.0, help="of fully_async (default: 3)")
-    add("--rollouts", type=int, default=2, help="processes that generate (default: 2)")
+    add("--rollouts", type=at_least_one, default=2, help="processes that generate (default: 2)")
     add("--host", choices=["processes", "ray"], default="processes")
     add("--out", type=Path, default=Path("runs") / "modes")
     given = parser.parse_args(arguments)
-    return Options(
+    options = Options(
         steps=given.steps,
         seeds=tuple(given.seeds),
         modes=tuple(Mode(mode) for mode in given.modes),
@@ -104,17 +106,29 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         host=given.host,
         out=given.out,
     )
+    try:
+        for mode in options.modes:
+            driver_config(mode, options)
+        for seed in options.seeds:
+            replace(RECIPE, token_s=options.token_s, seed=seed)
+    except ConfigError as error:
+        parser.error(str(error))
+    return options
 
 
-def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> ModeRun:
-    """One run from the warm-up's weights."""
-    config = recipe.driver_config(
+def driver_config(mode: Mode, options: Options) -> DriverConfig:
+    return RECIPE.driver_config(
         num_steps=options.steps,
         mode=mode,
         max_staleness=options.max_staleness,
         updates_ahead=options.updates_ahead,
         evaluate_every=0,
     )
+
+
+def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> ModeRun:
+    """One run from the warm-up's weights."""
+    config = driver_config(mode, options)
     factories = role_factories(recipe, weights, num_rollouts=options.rollouts)
     reports: list[StepReport] = []
     kept_at_s = [0.0]

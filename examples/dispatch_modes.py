@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 import transferqueue as tq
+from examples.counts import at_least_one
 from examples.hosting import ray_runtime
 from examples.reporting.mode_chart import print_modes, save_modes
 from examples.reporting.mode_figures import ModeFigures, StepFigures, resident_bytes
@@ -47,11 +48,13 @@ class Options:
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--workers", type=int, default=2, help="data-parallel ranks (default: 2)")
-    parser.add_argument("--rows", type=int, default=256, help="samples of a step")
-    parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt")
-    parser.add_argument("--response", type=int, default=1024, help="tokens of a response")
-    parser.add_argument("--steps", type=int, default=5, help="measured steps of each mode")
+    parser.add_argument(
+        "--workers", type=at_least_one, default=2, help="data-parallel ranks (default: 2)"
+    )
+    parser.add_argument("--rows", type=at_least_one, default=256, help="samples of a step")
+    parser.add_argument("--prompt", type=at_least_one, default=128, help="tokens of a prompt")
+    parser.add_argument("--response", type=at_least_one, default=1024, help="tokens of a response")
+    parser.add_argument("--steps", type=at_least_one, default=5, help="measured steps of each mode")
     parser.add_argument("--out", type=Path, help="a PNG of the figures")
     return Options(**vars(parser.parse_args(arguments)))
 

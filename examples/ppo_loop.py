@@ -25,6 +25,7 @@ from rich.table import Table
 import transferqueue as tq
 from controller.advantage_stage import AdvantageConfig, AdvantageStage
 from controller.score_summary import ScoreSummary
+from examples.counts import at_least_one
 from examples.loop.processes import CallBytes, Group, RoleFactory
 from examples.tiny.model import TinyCritic
 from examples.tiny.recipe import Recipe
@@ -257,9 +258,15 @@ def print_bytes(eager: Run, lazy: Run, num_steps: int, console: Console) -> None
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--steps", type=int, default=3, help="updates of each run (default: 3)")
-    parser.add_argument("--prompts", type=int, default=64, help="prompts of a step (default: 64)")
-    parser.add_argument("--samples", type=int, default=4, help="responses a prompt (default: 4)")
+    parser.add_argument(
+        "--steps", type=at_least_one, default=3, help="updates of each run (default: 3)"
+    )
+    parser.add_argument(
+        "--prompts", type=at_least_one, default=64, help="prompts of a step (default: 64)"
+    )
+    parser.add_argument(
+        "--samples", type=at_least_one, default=4, help="responses a prompt (default: 4)"
+    )
     return parser.parse_args(arguments)
 
 

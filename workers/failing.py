@@ -33,6 +33,11 @@ class Step(Enum):
     BEFORE = "before it ran, when what it reads was fetched: "
     METHOD = ""
     AFTER = "after it ran, when what it returned was stored: "
+    ARRIVING = (
+        "before it ran, when its arguments were unpickled in the child process, which must be able "
+        "to import what they are made of, and cannot from a notebook or `python -c`: "
+    )
+    RETURNING = "after it ran, when what it returned was unpickled in this process: "
 
 
 class wrapping:

@@ -62,7 +62,9 @@ class LocalWorkerGroup(WorkerGroup):
     """Ranks in this process, each a thread, or as child processes.
 
     For tests, for one machine, and where Ray is not wanted. Threads share memory, so batches that
-    are shipped (not by handle) are copied, as they would be between processes.
+    are shipped (not by handle) are copied, as they would be between processes. Child processes
+    import the program: its workers are in a module, and it makes groups under
+    ``if __name__ == "__main__":``.
     """
 
     def __init__(

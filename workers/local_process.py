@@ -8,12 +8,13 @@ import os
 import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import TransferQueueError
 from workers import process_wire
 from workers.errors import WorkerDied
-from workers.failing import wrapping
+from workers.failing import Step, wrapping
 from workers.forking import start_child
 from workers.host import HostCall, HostSetup, WorkerHost
 from workers.local_thread import CoroutineThread
@@ -21,10 +22,19 @@ from workers.local_thread import CoroutineThread
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-END_TIMEOUT_S = 5.0
+    from workers.process_wire import Parcel
 
-_Message = tuple[int, str, Any]
-"""Number of the call, a method of `WorkerHost`, its arguments."""
+END_TIMEOUT_S = 5.0
+FAREWELL_S = 1.0
+
+MAKING = "__init__"
+UNREADY = (
+    "; what it printed says why. A child process imports the program that started it, so a script "
+    'makes its groups under `if __name__ == "__main__":`'
+)
+
+_Head = tuple[int, str, str]
+"""Number of the call, a method of `WorkerHost`, and what messages call it."""
 
 
 class ProcessRank:
@@ -32,16 +42,19 @@ class ProcessRank:
 
     def __init__(self, setup: HostSetup) -> None:
         self._rank = setup.rank
-        self._process, self._pipe = start_child(serve, f"worker-{setup.rank}")
+        self._process, self._pipe = start_child(
+            partial(serve, rank=setup.rank), f"worker-{setup.rank}"
+        )
         self._numbers = itertools.count(1)
         self._waiting: dict[int, tuple[str, Future[Any]]] = {}
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
         self._death: str | None = None
         name = f"worker-{setup.rank}"
         self._sender = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{name}-send")
         self._receiver = threading.Thread(target=self._receive, name=f"{name}-receive", daemon=True)
         self._receiver.start()
-        self.ready: Future[Any] = self._ask("__init__", "make", (setup,))
+        self.ready: Future[Any] = self._ask(MAKING, "make", (setup,))
         """Done when the workers are made."""
 
     @property
@@ -72,8 +85,10 @@ class ProcessRank:
                 if self._death is not None:
                     raise WorkerDied(label, self._rank, self._death)
                 self._waiting[number] = (label, answer)
+            head: _Head = (number, method, label)
             try:
-                process_wire.send(self._pipe, (number, method, args))
+                with self._sending:
+                    process_wire.send(self._pipe, head, args)
             except OSError:
                 pass  # it has died; the receiver notices and tells all who wait
             except BaseException:
@@ -84,14 +99,22 @@ class ProcessRank:
     def _receive(self) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                number, value, error = process_wire.receive(self._pipe)
+                (number, has_failed), parcel = process_wire.receive(self._pipe)
                 with self._lock:
-                    _, answer = self._waiting.pop(number)
-                if error is None:
-                    answer.set_result(value)
-                else:
-                    answer.set_exception(error)
+                    label, answer = self._waiting.pop(number)
+                self._give(answer, label, parcel, has_failed=has_failed)
         self._died()
+
+    def _give(self, answer: Future[Any], label: str, parcel: Parcel, *, has_failed: bool) -> None:
+        try:
+            with wrapping(label, self._rank, Step.RETURNING):
+                value = parcel.open()
+        except TransferQueueError as error:
+            value, has_failed = error, True
+        if has_failed:
+            answer.set_exception(value)
+        else:
+            answer.set_result(value)
 
     def _died(self) -> None:
         self._process.join(END_TIMEOUT_S)
@@ -101,13 +124,19 @@ class ProcessRank:
             waiting = list(self._waiting.values())
             self._waiting.clear()
         for label, answer in waiting:
-            answer.set_exception(WorkerDied(label, self._rank, reason))
+            why = reason + UNREADY if label == MAKING else reason
+            answer.set_exception(WorkerDied(label, self._rank, why))
 
     def let_go(self) -> None:
         """Begin to end, without waiting."""
         self._sender.shutdown(wait=False, cancel_futures=True)
-        with contextlib.suppress(OSError):
-            process_wire.send(self._pipe, None)
+        if not self._sending.acquire(timeout=FAREWELL_S):
+            return  # in the middle of a call that it does not take: it will be killed
+        try:
+            with contextlib.suppress(OSError):
+                process_wire.send(self._pipe, None, None)
+        finally:
+            self._sending.release()
 
     def join(self) -> None:
         """End; kill the process when it does not."""
@@ -140,50 +169,55 @@ def _how_it_ended(pid: int | None, exit_code: int | None) -> str:
     return f"process {pid} ended with exit status {exit_code}"
 
 
-def serve(pipe: Connection) -> None:
+def serve(pipe: Connection, *, rank: int) -> None:
     """The program of the child: run what comes, until the parent says so or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
-    _Child(pipe).serve()
+    _Child(pipe, rank).serve()
 
 
 class _Child:
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Connection, rank: int) -> None:
         self._pipe = pipe
+        self._rank = rank
         self._sending = threading.Lock()
         self._coroutines = CoroutineThread("coroutines")
         self._host: WorkerHost | None = None
-        self._rank = 0
 
     def serve(self) -> None:
         with contextlib.suppress(EOFError, OSError):
-            while (message := process_wire.receive(self._pipe)) is not None:
-                self._answer(*message)
+            while True:
+                head, parcel = process_wire.receive(self._pipe)
+                if head is None:
+                    break
+                self._answer(head, parcel)
         self._coroutines.close()
         if self._host is not None:
             self._host.close()
 
-    def _answer(self, number: int, method: str, args: tuple[Any, ...]) -> None:
-        if method == "run" and self._host is not None and self._host.is_async(args[0]):
-            self._coroutines.start(self._answer_later(number, args[0]))
-            return
+    def _answer(self, head: _Head, parcel: Parcel) -> None:
+        number, method, label = head
         try:
+            with wrapping(label, self._rank, Step.ARRIVING):
+                args = parcel.open()
+            if method == "run" and self._host is not None and self._host.is_async(args[0]):
+                self._coroutines.start(self._answer_later(number, args[0]))
+                return
             value = getattr(self if method == "make" else self._host, method)(*args)
         except TransferQueueError as error:
-            self._send(number, None, error)
+            self._send(number, error, has_failed=True)
         else:
-            self._reply(number, args[0].label if method == "run" else method, value)
+            self._reply(number, label, value)
 
     async def _answer_later(self, number: int, call: HostCall) -> None:
         assert self._host is not None
         try:
             value = await self._host.run_async(call)
         except TransferQueueError as error:
-            self._send(number, None, error)
+            self._send(number, error, has_failed=True)
         else:
             self._reply(number, call.label, value)
 
     def make(self, setup: HostSetup) -> None:
-        self._rank = setup.rank
         os.environ.update(
             RANK=str(setup.rank),
             WORLD_SIZE=str(setup.world_size),
@@ -197,10 +231,10 @@ class _Child:
         """An answer that cannot be sent is a failure of the method that made it."""
         try:
             with wrapping(label, self._rank):
-                self._send(number, value, None)
+                self._send(number, value, has_failed=False)
         except TransferQueueError as error:
-            self._send(number, None, error)
+            self._send(number, error, has_failed=True)
 
-    def _send(self, number: int, value: Any, error: BaseException | None) -> None:
+    def _send(self, number: int, value: Any, *, has_failed: bool) -> None:
         with self._sending:
-            process_wire.send(self._pipe, (number, value, error))
+            process_wire.send(self._pipe, (number, has_failed), value)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from transferqueue.errors import ConfigError
-from workers.errors import CallTimedOut, WorkerDied, WorkerError
+from transferqueue.errors import ConfigError, TransferQueueError
+from workers.errors import CallTimedOut, WorkerDied, WorkerError, WorkerFailed
 from workers.futures import FAILURE_GRACE_S, Answers, CallFuture, raise_first
 from workers.group import (
     DEFAULT_CALL_TIMEOUT_S,
@@ -64,11 +64,15 @@ class RayAnswers(Answers):
     def _failure(self, rank: int) -> BaseException | None:
         try:
             ray.get(self._refs[rank])
-        except RayTaskError as error:
-            cause = error.cause
-            return cause if isinstance(cause, Exception) else error
         except RayActorError as error:
             return WorkerDied(self._method, rank, _first_line(error))
+        except RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, TransferQueueError):
+                return cause
+            return WorkerFailed(self._method, rank, f"before it ran: {cause or error}", "")
+        except RayError as error:
+            return WorkerFailed(self._method, rank, f"Ray lost what it returned: {error}", "")
         return None
 
     def is_done(self) -> bool:

@@ -92,7 +92,7 @@ class RayRank:
     def make(self, setup: HostSetup) -> None:
         self._host = make_host(setup)
 
-    def call(self, head: bytes, *args: Any, **kwargs: Any) -> Any:
+    def call(self, head: bytes, /, *args: Any, **kwargs: Any) -> Any:
         """Arguments stand here as they are, so that Ray waits for object refs among them."""
         call, _ = unpack_call(head, args, kwargs)
         return packed_answer(_made(self._host).run(call))
@@ -146,7 +146,7 @@ class AsyncRayRank:
     async def make(self, setup: HostSetup) -> None:
         self._host = await self._in_thread(make_host, setup)
 
-    async def call(self, head: bytes, *args: Any, **kwargs: Any) -> Any:
+    async def call(self, head: bytes, /, *args: Any, **kwargs: Any) -> Any:
         host = _made(self._host)
         call, number = unpack_call(head, args, kwargs)
         await self._turns.come(number)

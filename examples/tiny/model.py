@@ -28,6 +28,8 @@ class TinyConfig:
     width: int = 64
 
     def __post_init__(self) -> None:
+        if self.num_heads < 1 or self.width < 1:
+            raise ValueError(f"width={self.width} and num_heads={self.num_heads} must be above 0")
         if self.width % self.num_heads:
             raise ValueError(f"width={self.width} is not a multiple of num_heads={self.num_heads}")
 

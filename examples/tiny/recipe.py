@@ -6,6 +6,7 @@ in a file of the run's folder; from then on weights come through the service.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -80,16 +81,38 @@ class Recipe:
     token_s: float = 0.0
     """Time that a rollout takes for a token, whatever the batch; 0: as fast as it can."""
 
+    def __post_init__(self) -> None:
+        for name in ("batch_rows", "samples_per_prompt", "held_out_problems"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("actor_learning_rate", "critic_learning_rate"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name in ("seed", "token_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if not 0.0 <= self.warmup_accuracy <= 1.0:
+            raise ConfigError(f"warmup_accuracy must be 0 to 1, got {self.warmup_accuracy}")
+
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> Recipe:
-        """From plain values. ``ConfigError`` names a wrong key, also of the task, and near ones.
+        """From plain values. ``ConfigError`` names a wrong key, also of the task, and near ones,
+        and what some role would refuse when it is made.
         Where an algorithm compares the answers to a prompt, there are 4 of them by default."""
         recipe = from_plain(cls, "recipe", settings)
         if "samples_per_prompt" not in settings:
             least = recipe.settings.least_samples_per_prompt
             recipe = replace(recipe, samples_per_prompt=4 if least > 1 else 1)
-        recipe.make_task()
+        try:
+            recipe._check_roles()
+        except ValueError as error:
+            raise ConfigError(f"recipe settings: {error}") from error
         return recipe
+
+    def _check_roles(self) -> None:
+        """What is made in the processes of the run can be made."""
+        self.make_task().held_out(max(self.held_out_problems, WarmupConfig().check_problems))
+        _ = self.model_config, self.rollout_config, self.plan
 
     @property
     def settings(self) -> PpoSettings:
@@ -131,16 +154,33 @@ class Recipe:
         )
         return make_task(self.task, **options)
 
-    def make_policy(self) -> TinyTransformer:
+    @property
+    def model_config(self) -> TinyConfig:
         task = self.make_task()
-        return TinyTransformer(
-            TinyConfig(
-                vocab_size=task.tokenizer.vocab_size,
-                max_positions=task.max_prompt_tokens + task.max_response_tokens,
-                num_heads=self.num_heads,
-                width=self.width,
-            )
+        return TinyConfig(
+            vocab_size=task.tokenizer.vocab_size,
+            max_positions=task.max_prompt_tokens + task.max_response_tokens,
+            num_heads=self.num_heads,
+            width=self.width,
         )
+
+    @property
+    def rollout_config(self) -> RolloutConfig:
+        task = self.make_task()
+        return RolloutConfig(
+            prompt_length=task.max_prompt_tokens,
+            response_length=task.max_response_tokens,
+            with_greedy_rows=self.settings.has_greedy_rows,
+            slots=self.slots,
+            segment_tokens=self.segment_tokens,
+        )
+
+    @property
+    def plan(self) -> MinibatchPlan:
+        return MinibatchPlan(epochs=self.epochs, rows=self.minibatch_rows, seed=self.seed)
+
+    def make_policy(self) -> TinyTransformer:
+        return TinyTransformer(self.model_config)
 
     def prompts(self) -> NumberedPrompts:
         """The dataset."""
@@ -181,8 +221,7 @@ def _warm_policy(recipe: Recipe, weights: Path) -> TinyTransformer:
 
 
 def _rollout(recipe: Recipe, weights: Path, index: int) -> dict[str, Any]:
-    task = recipe.make_task()
-    tokenizer = task.tokenizer
+    tokenizer = recipe.make_task().tokenizer
     engine: Any = CachedEngine(
         _warm_policy(recipe, weights),
         eos_id=tokenizer.eos_id,
@@ -191,14 +230,7 @@ def _rollout(recipe: Recipe, weights: Path, index: int) -> dict[str, Any]:
     )
     if recipe.token_s:
         engine = PacedEngine(engine, recipe.token_s)
-    config = RolloutConfig(
-        prompt_length=task.max_prompt_tokens,
-        response_length=task.max_response_tokens,
-        with_greedy_rows=recipe.settings.has_greedy_rows,
-        slots=recipe.slots,
-        segment_tokens=recipe.segment_tokens,
-    )
-    return {"rollout": Rollout(engine, tokenizer, config)}
+    return {"rollout": Rollout(engine, tokenizer, recipe.rollout_config)}
 
 
 def _reward(recipe: Recipe) -> dict[str, Any]:
@@ -221,24 +253,20 @@ def _critic(recipe: Recipe, weights: Path) -> dict[str, Any]:
     torch.manual_seed(recipe.seed + 1)
     model = TinyCritic.from_policy(_warm_policy(recipe, weights))
     optimizer = _optimizer(model, recipe.critic_learning_rate)
-    critic = Critic(model, optimizer, recipe.settings.critic_config(_plan(recipe)))
+    critic = Critic(model, optimizer, recipe.settings.critic_config(recipe.plan))
     return {"critic": critic, **_advantages(recipe)}
 
 
 def _actor(recipe: Recipe, weights: Path) -> dict[str, Any]:
     policy = _warm_policy(recipe, weights)
     optimizer = _optimizer(policy, recipe.actor_learning_rate)
-    actor = Actor(policy, optimizer, recipe.settings.actor_config(_plan(recipe)))
+    actor = Actor(policy, optimizer, recipe.settings.actor_config(recipe.plan))
     task = recipe.make_task()
     roles = {
         "actor": actor,
         "evaluation": HeldOutEvaluation(policy, task, recipe.held_out_problems),
     }
     return roles if recipe.settings.with_critic else {**roles, **_advantages(recipe)}
-
-
-def _plan(recipe: Recipe) -> MinibatchPlan:
-    return MinibatchPlan(epochs=recipe.epochs, rows=recipe.minibatch_rows, seed=recipe.seed)
 
 
 def _optimizer(model: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:

@@ -60,3 +60,22 @@ def test_a_response_alone_is_enough_where_nothing_or_a_greedy_one_is_compared(
     algorithm: Algorithm,
 ) -> None:
     DriverConfig.from_mapping(LEAST).check_groups(PpoSettings(algorithm=algorithm))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gamma": 1.5}, "gamma must be 0 to 1, got 1.5"),
+        ({"lam": -0.1}, "lam must be 0 to 1, got -0.1"),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+        ({"importance_cap": float("nan")}, "importance_cap must be above 0, got nan"),
+        ({"value_clip": -0.2}, "value_clip must be above 0, got -0.2"),
+        ({"kl_coefficient": -0.1}, "kl_coefficient must be 0 or more, got -0.1"),
+        ({"entropy_coefficient": float("inf")}, "entropy_coefficient must be 0 or more, got inf"),
+    ],
+)
+def test_numbers_of_an_algorithm_that_make_no_sense_are_named(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PpoSettings(**changes)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.step_report import StepReport
+from examples import compare_modes
 from examples.reporting.comparison import ModeRun, Point, common_accuracy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,3 +69,20 @@ def test_a_short_comparison_writes_its_table_its_picture_and_its_timelines(tmp_p
     assert (tmp_path / "modes.png").stat().st_size > 10_000
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max-staleness", "1"], "max_staleness=1 drops it"),
+        (["--token-s", "-1"], "token_s must be 0 or more, got -1.0"),
+        (["--rollouts", "0"], "must be at least 1, got 0"),
+        (["--seeds", "0", "-2"], "seed must be 0 or more, got -2"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        compare_modes.parse(options)
+    assert message in capsys.readouterr().err

@@ -183,6 +183,14 @@ def test_calls_that_nobody_waits_for_follow_one_another(
     assert torch.equal(client.get(after)["after"], batch().batch["responses"].float() + 1)
 
 
+def test_rank_zero_may_take_all_rows_alone(client: tq.Client, groups: dict[str, Any]) -> None:
+    handle, responses = client.put(batch(7)), batch(7).batch["responses"]
+    assert groups["actor"].total(handle, times=2) == 2 * int(responses.sum())
+    assert groups["actor"].total(batch(7)) == int(responses.sum())
+    after = groups["actor"].compute_alone(handle).get()
+    assert torch.equal(client.get(after)["alone"], responses)
+
+
 def test_undeclared_columns_are_refused_or_counted(
     client: tq.Client, groups: dict[str, Any]
 ) -> None:

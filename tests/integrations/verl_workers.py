@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from verl.protocol import DataProto
 from verl.single_controller.base import Worker
-from verl.single_controller.base.decorator import Dispatch
+from verl.single_controller.base.decorator import Dispatch, Execute
 from verl.single_controller.base.decorator import register as verl_register
 
 from transferqueue.integrations.verl import VerlView, register
@@ -80,6 +80,14 @@ class ActorWorker(TinyWorker):
     @register(reads=["later"], writes=["after"], blocking=False)
     def compute_after(self, data: DataProto) -> DataProto:
         return DataProto.from_dict(tensors={"after": data.batch["later"] + 1})
+
+    @register(execute_mode=Execute.RANK_ZERO, reads=IDS)
+    def total(self, data: DataProto, times: int = 1) -> int:
+        return int(data.batch["responses"].sum()) * times
+
+    @register(execute_mode=Execute.RANK_ZERO, reads=IDS, writes=["alone"], blocking=False)
+    def compute_alone(self, data: DataProto) -> DataProto:
+        return DataProto.from_dict(tensors={"alone": data.batch["responses"] + self.rank})
 
     @register(reads=IDS, writes=["bad"])
     def write_wrongly(self, data: DataProto) -> DataProto:

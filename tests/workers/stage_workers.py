@@ -227,6 +227,10 @@ class Plain(Worker):
         return threading.Lock()
 
     @register(Dispatch.ONE_TO_ALL)
+    def unpicklable(self) -> Any:
+        return Unpicklable(1, 2)
+
+    @register(Dispatch.ONE_TO_ALL)
     def sleep(self, seconds: float) -> int:
         time.sleep(seconds)
         return self.rank
@@ -242,6 +246,10 @@ class Plain(Worker):
     @register(Dispatch.ONE_TO_ALL)
     def take(self, value: Any) -> Any:
         return value
+
+    @register(Dispatch.ONE_TO_ALL)
+    def keywords(self, **values: int) -> list[str]:
+        return sorted(values)
 
     @register(Dispatch.ONE_TO_ALL)
     def declare(self, name: str) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +30,8 @@ from workers import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -201,6 +207,26 @@ def test_workers_are_closed_with_their_group() -> None:
     assert sorted(closed) == [0, 1]
 
 
+def test_a_script_that_starts_itself_again_and_again_is_told_what_it_lacks(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from tests.workers.stage_workers import Plain\n"
+        "from workers import LocalWorkerGroup\n"
+        "LocalWorkerGroup(Plain, 1, processes=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert "WorkerDied: rank 0 died before it answered __init__" in last
+    assert 'under `if __name__ == "__main__":`' in last
+
+
 def test_child_processes_do_what_threads_do_and_may_die() -> None:
     with LocalWorkerGroup(Plain, 2, processes=True) as group:
         answers = group.process()
@@ -221,6 +247,10 @@ def test_child_processes_do_what_threads_do_and_may_die() -> None:
             group.unsendable()
         with pytest.raises(WorkerFailed, match=r"Plain.take failed on rank 0"):
             group.take(lambda: None)
+        with pytest.raises(WorkerFailed, match=r"Plain.take failed on rank 0: before it ran, .*Un"):
+            group.take(Unpicklable(1, 2))
+        with pytest.raises(WorkerFailed, match=r"rank 0: after it ran, when what .* unpickled in"):
+            group.unpicklable()
         assert [where[0] for where in group.where()] == [0, 1]
 
         with pytest.raises(WorkerDied, match=r"rank 1 died before it answered Plain.die.*SIGKILL"):

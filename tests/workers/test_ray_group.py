@@ -11,7 +11,7 @@ import torch
 
 import transferqueue as tq
 from tests.test_readme import block
-from tests.workers.stage_workers import Critic, Plain
+from tests.workers.stage_workers import Critic, Plain, Unpicklable
 from transferqueue.errors import ConfigError, UndeclaredWrite
 from transferqueue.service.embedded import running_service
 from transferqueue.view import DataProto
@@ -149,7 +149,17 @@ def test_a_failure_names_rank_and_method_and_the_group_goes_on(
         group["plain"].fail(0, picklable=False)
     with pytest.raises(UndeclaredWrite, match=r"critic.write_wrongly on rank 1"):
         group["critic"].write_wrongly(put_ids(client, 4), "undeclared", on_rank=1)
+    with pytest.raises(WorkerFailed, match=r"plain.take failed on rank 0: before it ran: .*second"):
+        group["plain"].take(Unpicklable(1, 2))
+    with pytest.raises(
+        WorkerFailed, match=r"plain.unpicklable failed on rank 0: Ray lost .*second"
+    ):
+        group["plain"].unpicklable()
     assert group["plain"].fail(99) == [0, 1]
+
+
+def test_a_keyword_may_have_any_name(group: RayWorkerGroup) -> None:
+    assert group["plain"].keywords(head=1, call=2, role=3) == [["call", "head", "role"]] * 2
 
 
 def test_ranks_that_share_a_pool_share_its_places(

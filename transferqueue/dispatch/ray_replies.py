@@ -42,6 +42,8 @@ class RayHandleFuture:
     before: tuple[RayReplies, ...]
     """Calls whose fields the handle waited for itself."""
     replies: RayReplies
+    rank_zero: bool = False
+    """Whether one rank alone answers."""
 
     @property
     def batch(self) -> BatchHandle | LazyDataProto:
@@ -58,4 +60,5 @@ class RayHandleFuture:
         handle = self.split.handle
         for earlier in self.before:
             handle = earlier.over(handle)
-        return self.split.answer(self.replies.get(), storing=self.storing, handle=handle)
+        answer = self.split.answer(self.replies.get(), storing=self.storing, handle=handle)
+        return answer[0] if self.rank_zero and isinstance(answer, list) else answer

@@ -86,7 +86,8 @@ def register(
 
     def declare(method: Method) -> Method:
         bridge = bridged(reads=reads, optional=optional, writes=writes, overwrite=overwrite)(method)
-        mode = handle_mode(mesh, padding=padding, writes=writes)
+        alone = execute is verl_decorator.Execute.RANK_ZERO
+        mode = handle_mode(mesh, padding=padding, writes=writes, rank_zero=alone)
         decorated: Method = verl_decorator.register(
             dispatch_mode=mode, execute_mode=execute, blocking=blocking
         )(bridge)
@@ -99,10 +100,15 @@ def register(
 
 
 def handle_mode(
-    mesh: str | None = None, *, padding: Padding = Padding.ONE_ROW, writes: Sequence[str] = ()
+    mesh: str | None = None,
+    *,
+    padding: Padding = Padding.ONE_ROW,
+    writes: Sequence[str] = (),
+    rank_zero: bool = False,
 ) -> dict[str, Callable[..., Any]]:
-    """A dispatch mode in verl's dict form, for methods that are `bridged`."""
-    plan = _Plan(mesh=mesh, padding=padding, writes=tuple(writes))
+    """A dispatch mode in verl's dict form, for methods that are `bridged`. ``rank_zero``: for those
+    that verl's ``Execute.RANK_ZERO`` runs, which gets all rows and whose answer is the answer."""
+    plan = _Plan(mesh=mesh, padding=padding, writes=tuple(writes), rank_zero=rank_zero)
     return {
         "dispatch_fn": functools.partial(_dispatch, plan),
         "collect_fn": functools.partial(_collect, plan),
@@ -116,6 +122,7 @@ class _Plan:
     mesh: str | None
     padding: Padding
     writes: tuple[str, ...]
+    rank_zero: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +166,9 @@ def _dispatch(plan: _Plan, group: Any, *args: Any, **kwargs: Any) -> tuple[Any, 
     batch: Any = given[0]
     sent = _parts(plan, group, batch)
 
-    def spread(value: Any) -> list[Any]:
-        return sent if value is batch else [value] * len(sent)
+    def spread(value: Any) -> Any:
+        to_each = sent if value is batch else [value] * len(sent)
+        return to_each[0] if plan.rank_zero else to_each
 
     return [spread(value) for value in args], {name: spread(kwargs[name]) for name in kwargs}
 
@@ -195,6 +203,8 @@ def _is_handle(value: object) -> bool:
 
 def _verl_dispatch(plan: _Plan, group: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """As verl's own mode of this kind."""
+    if plan.rank_zero:
+        return verl_decorator.dispatch_all_to_all(group, *args, **kwargs)  # type: ignore[no-any-return]
     if plan.mesh is None:
         return verl_decorator.dispatch_dp_compute_data_proto(group, *args, **kwargs)  # type: ignore[no-any-return]
     return verl_decorator.dispatch_lazy_compute_data_proto(  # type: ignore[no-any-return]
@@ -204,6 +214,8 @@ def _verl_dispatch(plan: _Plan, group: Any, *args: Any, **kwargs: Any) -> tuple[
 
 def _placement(plan: _Plan, group: Any) -> tuple[list[int], list[bool]]:
     """By rank: its part, and whether it answers for it. Asked from the ranks once, as verl does."""
+    if plan.rank_zero:
+        return [0], [True]
     if plan.mesh is None:
         return list(range(group.world_size)), [True] * group.world_size
     if plan.mesh not in group._dispatch_info:
@@ -218,21 +230,33 @@ def _storing(parts_of_ranks: Sequence[int], collects: Sequence[bool]) -> list[in
     return sorted(ranks, key=lambda rank: parts_of_ranks[rank])
 
 
-def _collect(plan: _Plan, group: Any, output: list[Any]) -> Any:
+def _collect(plan: _Plan, group: Any, output: Any) -> Any:
     call, _under_way.call = _under_way.call, None
     if call is None:
-        if plan.mesh is None:
-            return verl_decorator.collect_dp_compute_data_proto(group, output)
-        return verl_decorator.collect_lazy_compute_data_proto(plan.mesh, group, output)
-    if not all(isinstance(reply, StageReply | bytes) for reply in output):
+        return _verl_collect(plan, group, output)
+    replies = [output] if plan.rank_zero else output
+    if not all(isinstance(reply, StageReply | bytes) for reply in replies):
         # Not waited for: object refs.
         return RayHandleFuture(
-            split=call.split, storing=call.storing, before=call.history, replies=RayReplies(output)
+            split=call.split,
+            storing=call.storing,
+            before=call.history,
+            replies=RayReplies(replies),
+            rank_zero=plan.rank_zero,
         )
     handle = call.split.handle
     for earlier in call.history:
         handle = earlier.over(handle)
-    return call.split.answer(output, storing=call.storing, handle=handle)
+    answer = call.split.answer(replies, storing=call.storing, handle=handle)
+    return answer[0] if plan.rank_zero and isinstance(answer, list) else answer
+
+
+def _verl_collect(plan: _Plan, group: Any, output: Any) -> Any:
+    if plan.rank_zero:
+        return output
+    if plan.mesh is None:
+        return verl_decorator.collect_dp_compute_data_proto(group, output)
+    return verl_decorator.collect_lazy_compute_data_proto(plan.mesh, group, output)
 
 
 # ---- the worker's side
