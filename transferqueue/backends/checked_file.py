@@ -1,4 +1,4 @@
-"""A file and the sums of its pages: what is read from it is what was written, or an error."""
+"""A file and the sums of its pieces: what is read from it is what was written, or an error."""
 
 from __future__ import annotations
 
@@ -9,63 +9,140 @@ import numpy as np
 
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.copying import as_bytes
-from transferqueue.backends.page_sums import SUM_BYTES, first_different
-from transferqueue.closing import Closing
+from transferqueue.backends.piece_sums import sums_of
+from transferqueue.backends.pieces import PIECE_BYTES
 from transferqueue.errors import BytesDamaged
 from transferqueue.shard.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
+    from transferqueue.backends.beside import Beside
     from transferqueue.backends.disk_file import DiskFile
+    from transferqueue.backends.pieces import Pieces
 
-BLOCK_BYTES = 256 << 10
+    Bytes = NDArray[np.uint8]
+    Note = Callable[[int, int, list[int]], None]
+
+BLOCK_BYTES = 512 << 10
 """Read and checked at once: so what is checked is still in the cache of the core that read it."""
+
+BLOCK_PIECES = BLOCK_BYTES // PIECE_BYTES
+
+SHARED_FROM_BLOCKS = 8
+"""So many are read, or written, on two threads. Waking the other costs as much as one of them."""
 
 
 class Sums(Protocol):
-    """Where the sums of pages are known from."""
+    """Where the sums of pieces are known from."""
 
-    def first_wrong(self, first: int, pages: memoryview) -> int | None:
-        """The first of these pages, which begin with page ``first``, that is not what was
-        written."""
+    def around(self, first: int, last: int) -> Pieces | None:
+        """The pieces that these pages are in; ``None`` when that cannot be told."""
         ...
 
 
 class CheckedFile:
     """``path`` is for errors."""
 
-    def __init__(self, file: DiskFile, sums: Sums, path: str) -> None:
+    def __init__(self, file: DiskFile, sums: Sums, path: str, beside: Beside) -> None:
         self._file = file
         self._sums = sums
         self._path = path
+        self._beside = beside
 
     def read_into(self, address: int, out: memoryview) -> None:
         """Fill ``out``. `BytesDamaged`."""
-        target, done = as_bytes(out), 0
-        while done < len(target):
-            skip = (address + done) % PAGE_BYTES
-            first, left = (address + done) // PAGE_BYTES, len(target) - done
-            size = min(BLOCK_BYTES, left) // PAGE_BYTES * PAGE_BYTES
-            if skip or not size:  # part of a page
-                size = min(PAGE_BYTES - skip, left)
-                page = np.empty(PAGE_BYTES, np.uint8)
-                self._read_pages(first, page.data)
-                target[done : done + size] = page[skip : skip + size]
-            else:
-                self._read_pages(first, target[done : done + size].data)
-            done += size
+        target = as_bytes(out)
+        if not len(target):
+            return
+        end = address + len(target)
+        pieces = self.pieces(address // PAGE_BYTES, -(-end // PAGE_BYTES))
+        low, high = _whole_pieces(pieces, address, end)
+        for at in {0, len(pieces) - 1} - set(range(low, high)):
+            self._read_part(pieces, at, address, target)
+        whole = [(at, min(at + BLOCK_PIECES, high)) for at in range(low, high, BLOCK_PIECES)]
+        self._share(
+            len(whole), lambda number: self._read_block(pieces, *whole[number], address, target)
+        )
 
-    def _read_pages(self, first: int, pages: memoryview) -> None:
-        """Fill it with whole pages from ``first`` on, checked."""
-        self.fill(first, pages)
-        wrong = self._sums.first_wrong(first, pages)
-        if wrong is not None:
-            self._damaged(wrong, "these are not the bytes that were written")
+    def _share(self, num_blocks: int, step: Callable[[int], None]) -> None:
+        """``step`` of each block, in any order, on two threads where there are many."""
+        if num_blocks >= SHARED_FROM_BLOCKS:
+            self._beside.share(num_blocks, step)
+            return
+        for number in range(num_blocks):
+            step(number)
 
-    def fill(self, first: int, pages: memoryview) -> None:
+    def _read_part(self, pieces: Pieces, at: int, address: int, target: Bytes) -> None:
+        """What ``target`` has of a piece, of which all is read to be checked."""
+        first, last = pieces.starts[at], pieces.ends[at]
+        block = np.empty((last - first) * PAGE_BYTES, np.uint8)
+        self._read(first, block.data, pieces, at, at + 1)
+        low = max(address, first * PAGE_BYTES)
+        high = min(address + len(target), last * PAGE_BYTES)
+        skip = first * PAGE_BYTES
+        target[low - address : high - address] = block[low - skip : high - skip]
+
+    def _read_block(self, pieces: Pieces, low: int, high: int, address: int, target: Bytes) -> None:
+        first, last = pieces.starts[low], pieces.ends[high - 1]
+        block = target[first * PAGE_BYTES - address : last * PAGE_BYTES - address]
+        self._read(first, block.data, pieces, low, high)
+
+    def _read(self, first: int, block: memoryview, pieces: Pieces, low: int, high: int) -> None:
+        """Fill it with these pieces, checked."""
+        self._fill(first, block)
+        found = sums_of(block, pieces.starts[low:high], pieces.ends[low:high])
+        expected = pieces.sums[low:high]
+        if found != expected:
+            wrong = next(at for at, total in enumerate(found) if total != expected[at])
+            first = pieces.starts[low + wrong]
+            self._damaged(first, "these are not the bytes that were written")
+
+    def write(self, address: int, source: memoryview, note: Note) -> None:
+        """``note`` hears the sums of the pieces that are written as a whole. ``OSError``."""
+        end = address + source.nbytes
+        pieces = self.pieces(address // PAGE_BYTES, -(-end // PAGE_BYTES))
+        low, high = _whole_pieces(pieces, address, end)
+        if low >= high:
+            self._file.write(address, source)
+            return
+        begin, stop = pieces.starts[low] * PAGE_BYTES, pieces.ends[high - 1] * PAGE_BYTES
+        self._file.write(address, source[: begin - address])
+        sums = self._write_blocks(pieces, low, high, source[begin - address : stop - address])
+        self._file.write(stop, source[stop - address :])
+        note(pieces.starts[low], pieces.ends[high - 1], sums)
+
+    def _write_blocks(self, pieces: Pieces, low: int, high: int, source: memoryview) -> list[int]:
+        """``source``: of these pieces. Returns their sums, made while they are in the cache."""
+        origin, sums = pieces.starts[low], [0] * (high - low)
+
+        def step(number: int) -> None:
+            begin = low + number * BLOCK_PIECES
+            stop = min(begin + BLOCK_PIECES, high)
+            starts, ends = pieces.starts[begin:stop], pieces.ends[begin:stop]
+            block = source[(starts[0] - origin) * PAGE_BYTES : (ends[-1] - origin) * PAGE_BYTES]
+            sums[begin - low : stop - low] = sums_of(block, starts, ends)
+            self._file.write(starts[0] * PAGE_BYTES, block)
+
+        self._share(-(-(high - low) // BLOCK_PIECES), step)
+        return sums
+
+    def whole(self, first: int, last: int) -> memoryview:
+        """These pages as they are in the file. `BytesDamaged` where it has none."""
+        block = np.empty((last - first) * PAGE_BYTES, np.uint8).data
+        self._fill(first, block)
+        return block
+
+    def pieces(self, first: int, last: int) -> Pieces:
+        """Those that these pages are in. `BytesDamaged` when that cannot be told."""
+        found = self._sums.around(first, last)
+        if found is None:
+            self._damaged(first, "their sums do not go together")
+        return found
+
+    def _fill(self, first: int, pages: memoryview) -> None:
         """As they are in the file."""
         try:
             got = self._file.read(first * PAGE_BYTES, pages)
@@ -78,22 +155,11 @@ class CheckedFile:
         raise BytesDamaged(self._path, page * PAGE_BYTES, why)
 
 
-class SumsFile(Closing):
-    """The sums that another process has saved, as its file has them now."""
-
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-
-    def first_wrong(self, first: int, pages: memoryview) -> int | None:
-        num_pages = pages.nbytes // PAGE_BYTES
-        saved: NDArray[np.uint32] = np.zeros(num_pages, np.uint32)
-        os.preadv(self._fd, [saved.data], first * SUM_BYTES)
-        return first_different(saved, first, pages)
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+def _whole_pieces(pieces: Pieces, address: int, end: int) -> tuple[int, int]:
+    """Which of them lie in these bytes as a whole: from the first of these numbers to the second,
+    of a single one that does not to none."""
+    low = int(pieces.starts[0] * PAGE_BYTES < address)
+    return low, len(pieces) - int(pieces.ends[-1] * PAGE_BYTES > end)
 
 
 def file_access(path: str, sums_path: str) -> dict[str, Any]:
