@@ -1,4 +1,4 @@
-"""Two threads share a loop, and one does all of it where it has to."""
+"""What another thread sums beside the caller, and what the caller does where that has not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from transferqueue.backends.beside import Beside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+ME = threading.main_thread().name
 
 
 @pytest.fixture
@@ -21,58 +23,72 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
         yield found
 
 
-def test_each_step_is_made_once_by_two_threads(beside: Beside) -> None:
-    """Both are needed: no step ends before two are under way."""
-    meeting = threading.Barrier(2, timeout=10)
-    made: list[tuple[int, str]] = []
+class Made:
+    """Who made what, and a way to wait for it."""
 
-    def step(number: int) -> None:
-        meeting.wait()
-        made.append((number, threading.current_thread().name))
+    def __init__(self) -> None:
+        self.by: dict[int, str] = {}
+        self.first = threading.Event()
+        self.all = threading.Event()
 
-    beside.share(6, step)
-    assert sorted(number for number, _ in made) == [0, 1, 2, 3, 4, 5]
-    assert len({name for _, name in made}) == 2
-    again: list[int] = []
-    beside.share(3, again.append)
-    assert sorted(again) == [0, 1, 2]
+    def __call__(self, number: int) -> int:
+        self.by[number] = threading.current_thread().name
+        self.first.set()
+        if len(self.by) == 4:
+            self.all.set()
+        return number * number
 
 
-def test_a_loop_within_another_is_made_by_its_caller_alone(beside: Beside) -> None:
-    """As one of another thread is that comes meanwhile."""
-    names: list[set[str]] = []
+def test_sums_are_made_beside_as_they_become_ready(beside: Beside) -> None:
+    made = Made()
+    with beside.begin(4, made) as sums:
+        sums.ready(0)
+        assert made.first.wait(10)
+        assert set(made.by) == {0}
+        for number in (1, 2, 3):
+            sums.ready(number)
+        assert made.all.wait(10)
+        assert sums.finish() == [0, 1, 4, 9]
+    assert ME not in made.by.values()
 
-    def inner() -> None:
-        found: set[str] = set()
-        beside.share(4, lambda _: found.add(threading.current_thread().name))
-        names.append(found)
 
-    beside.share(3, lambda _: inner())
-    assert [len(found) for found in names] == [1, 1, 1]
+def test_the_caller_does_not_wait_for_a_thread_that_has_lost_its_core(beside: Beside) -> None:
+    """Nor for one that has not begun, for it is at something else."""
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def stuck(number: int) -> int:
+        if threading.current_thread().name != ME:
+            has_begun.set()
+            assert may_go_on.wait(10)
+        return number * number
+
+    with beside.begin(4, stuck) as sums:
+        sums.all_ready()
+        assert has_begun.wait(10)
+        assert sums.finish() == [0, 1, 4, 9]
+    made = Made()
+    with beside.begin(4, made) as sums:
+        sums.all_ready()
+        assert sums.finish() == [0, 1, 4, 9]
+    assert set(made.by.values()) == {ME}
+    may_go_on.set()
 
 
 def test_on_one_core_there_is_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     before = threading.active_count()
-    made: list[int] = []
-    with Beside() as beside:
-        beside.share(4, made.append)
+    with Beside() as beside, beside.begin(4, Made()) as sums:
+        sums.all_ready()
         assert threading.active_count() == before
-    assert made == [0, 1, 2, 3]
+        assert sums.finish() == [0, 1, 4, 9]
 
 
-def raising(number: int) -> Callable[[int], None]:
-    def step(at: int) -> None:
-        if at == number:
-            raise OSError(5, f"step {at}")
-
-    return step
-
-
-@pytest.mark.parametrize("number", [0, 1, 7])
-def test_what_one_step_raises_its_caller_hears(beside: Beside, number: int) -> None:
-    with pytest.raises(OSError, match=f"step {number}"):
-        beside.share(8, raising(number))
-    made: list[int] = []
-    beside.share(2, made.append)
-    assert sorted(made) == [0, 1]
+def test_what_failed_half_way_is_left_alone(beside: Beside) -> None:
+    made = Made()
+    with pytest.raises(OSError, match="gone"), beside.begin(4, made) as sums:
+        sums.ready(0)
+        raise OSError(5, "gone")
+    with beside.begin(2, made) as sums:
+        sums.all_ready()
+        assert sums.finish() == [0, 1]
+    assert set(made.by) <= {0, 1}

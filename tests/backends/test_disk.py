@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from transferqueue.backends.base import BackendConfig
-from transferqueue.backends.checked_file import BLOCK_BYTES, SHARED_FROM_BLOCKS
+from transferqueue.backends.checked_file import BESIDE_FROM_BYTES, BLOCK_BYTES
 from transferqueue.backends.disk import DiskBackend
 from transferqueue.backends.disk_file import DiskFile
 from transferqueue.backends.piece_sums import PieceSums, SavedSums
@@ -354,10 +354,9 @@ def test_any_part_of_a_slab_is_read_where_it_belongs_and_checked(tmp_path: Path)
             backend.read_into(address + PAGE_BYTES, out.data)
 
 
-def test_a_large_slab_is_written_and_read_by_two_threads_and_checked_all_over(
-    tmp_path: Path,
-) -> None:
-    size = (SHARED_FROM_BLOCKS + 2) * BLOCK_BYTES + 100
+def test_a_large_slab_is_checked_all_over(tmp_path: Path) -> None:
+    """Beside, where there is a core for it."""
+    size = BESIDE_FROM_BYTES + BLOCK_BYTES + 100
     with DiskBackend.open(config(tmp_path, budget_bytes=8 * MIB)) as backend:
         data = np.random.default_rng(1).integers(0, 256, size, np.uint8)
         found = backend.reserve([size])

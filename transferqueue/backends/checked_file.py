@@ -31,8 +31,8 @@ BLOCK_BYTES = 512 << 10
 
 BLOCK_PIECES = BLOCK_BYTES // PIECE_BYTES
 
-SHARED_FROM_BLOCKS = 8
-"""So many are read, or written, on two threads. Waking the other costs as much as one of them."""
+BESIDE_FROM_BYTES = 4 << 20
+"""From here on the sums are made on another thread. Waking it costs as much as those of 1 MiB."""
 
 
 class Sums(Protocol):
@@ -62,43 +62,41 @@ class CheckedFile:
         low, high = _whole_pieces(pieces, address, end)
         for at in {0, len(pieces) - 1} - set(range(low, high)):
             self._read_part(pieces, at, address, target)
-        whole = [(at, min(at + BLOCK_PIECES, high)) for at in range(low, high, BLOCK_PIECES)]
-        self._share(
-            len(whole), lambda number: self._read_block(pieces, *whole[number], address, target)
-        )
-
-    def _share(self, num_blocks: int, step: Callable[[int], None]) -> None:
-        """``step`` of each block, in any order, on two threads where there are many."""
-        if num_blocks >= SHARED_FROM_BLOCKS:
-            self._beside.share(num_blocks, step)
-            return
-        for number in range(num_blocks):
-            step(number)
+        if low < high:
+            self._read_whole(pieces.part(low, high), address, target)
 
     def _read_part(self, pieces: Pieces, at: int, address: int, target: Bytes) -> None:
         """What ``target`` has of a piece, of which all is read to be checked."""
-        first, last = pieces.starts[at], pieces.ends[at]
-        block = np.empty((last - first) * PAGE_BYTES, np.uint8)
-        self._read(first, block.data, pieces, at, at + 1)
-        low = max(address, first * PAGE_BYTES)
-        high = min(address + len(target), last * PAGE_BYTES)
-        skip = first * PAGE_BYTES
-        target[low - address : high - address] = block[low - skip : high - skip]
+        piece = pieces.part(at, at + 1)
+        block = self.whole(piece.first, piece.last)
+        self._compare(piece, sums_of(block, piece.starts, piece.ends))
+        low = max(address, piece.first * PAGE_BYTES)
+        high = min(address + len(target), piece.last * PAGE_BYTES)
+        skip = piece.first * PAGE_BYTES
+        target[low - address : high - address] = as_bytes(block)[low - skip : high - skip]
 
-    def _read_block(self, pieces: Pieces, low: int, high: int, address: int, target: Bytes) -> None:
-        first, last = pieces.starts[low], pieces.ends[high - 1]
-        block = target[first * PAGE_BYTES - address : last * PAGE_BYTES - address]
-        self._read(first, block.data, pieces, low, high)
+    def _read_whole(self, pieces: Pieces, address: int, target: Bytes) -> None:
+        """All of these pieces, which lie in ``target`` as a whole."""
+        low = pieces.first * PAGE_BYTES - address
+        out = target[low : low + pieces.num_pages * PAGE_BYTES].data
+        blocks = _Blocks(pieces, out)
+        if out.nbytes < BESIDE_FROM_BYTES:
+            for number in range(blocks.num):
+                self._fill(*blocks.place(number))
+                self._compare(blocks.pieces(number), blocks.sums(number))
+            return
+        with self._beside.begin(blocks.num, blocks.sums) as sums:
+            for number in range(blocks.num):
+                self._fill(*blocks.place(number))
+                sums.ready(number)
+            found = sums.finish()
+        for number, of_block in enumerate(found):
+            self._compare(blocks.pieces(number), of_block)
 
-    def _read(self, first: int, block: memoryview, pieces: Pieces, low: int, high: int) -> None:
-        """Fill it with these pieces, checked."""
-        self._fill(first, block)
-        found = sums_of(block, pieces.starts[low:high], pieces.ends[low:high])
-        expected = pieces.sums[low:high]
-        if found != expected:
-            wrong = next(at for at, total in enumerate(found) if total != expected[at])
-            first = pieces.starts[low + wrong]
-            self._damaged(first, "these are not the bytes that were written")
+    def _compare(self, pieces: Pieces, found: list[int]) -> None:
+        if found != pieces.sums:
+            wrong = next(at for at, total in enumerate(found) if total != pieces.sums[at])
+            self._damaged(pieces.starts[wrong], "these are not the bytes that were written")
 
     def write(self, address: int, source: memoryview, note: Note) -> None:
         """``note`` hears the sums of the pieces that are written as a whole. ``OSError``."""
@@ -108,26 +106,18 @@ class CheckedFile:
         if low >= high:
             self._file.write(address, source)
             return
-        begin, stop = pieces.starts[low] * PAGE_BYTES, pieces.ends[high - 1] * PAGE_BYTES
-        self._file.write(address, source[: begin - address])
-        sums = self._write_blocks(pieces, low, high, source[begin - address : stop - address])
-        self._file.write(stop, source[stop - address :])
-        note(pieces.starts[low], pieces.ends[high - 1], sums)
-
-    def _write_blocks(self, pieces: Pieces, low: int, high: int, source: memoryview) -> list[int]:
-        """``source``: of these pieces. Returns their sums, made while they are in the cache."""
-        origin, sums = pieces.starts[low], [0] * (high - low)
-
-        def step(number: int) -> None:
-            begin = low + number * BLOCK_PIECES
-            stop = min(begin + BLOCK_PIECES, high)
-            starts, ends = pieces.starts[begin:stop], pieces.ends[begin:stop]
-            block = source[(starts[0] - origin) * PAGE_BYTES : (ends[-1] - origin) * PAGE_BYTES]
-            sums[begin - low : stop - low] = sums_of(block, starts, ends)
-            self._file.write(starts[0] * PAGE_BYTES, block)
-
-        self._share(-(-(high - low) // BLOCK_PIECES), step)
-        return sums
+        whole = pieces.part(low, high)
+        begin = whole.first * PAGE_BYTES - address
+        blocks = _Blocks(whole, source[begin : begin + whole.num_pages * PAGE_BYTES])
+        if source.nbytes < BESIDE_FROM_BYTES:
+            found = [blocks.sums(number) for number in range(blocks.num)]
+            self._file.write(address, source)
+        else:
+            with self._beside.begin(blocks.num, blocks.sums) as sums:
+                sums.all_ready()
+                self._file.write(address, source)
+                found = sums.finish()
+        note(whole.first, whole.last, [total for of_block in found for total in of_block])
 
     def whole(self, first: int, last: int) -> memoryview:
         """These pages as they are in the file. `BytesDamaged` where it has none."""
@@ -160,6 +150,29 @@ def _whole_pieces(pieces: Pieces, address: int, end: int) -> tuple[int, int]:
     of a single one that does not to none."""
     low = int(pieces.starts[0] * PAGE_BYTES < address)
     return low, len(pieces) - int(pieces.ends[-1] * PAGE_BYTES > end)
+
+
+class _Blocks:
+    """Pieces in memory, some at a time."""
+
+    def __init__(self, pieces: Pieces, memory: memoryview) -> None:
+        self._pieces = pieces
+        self._memory = memory
+        self.num = -(-len(pieces) // BLOCK_PIECES)
+
+    def pieces(self, number: int) -> Pieces:
+        begin = number * BLOCK_PIECES
+        return self._pieces.part(begin, min(begin + BLOCK_PIECES, len(self._pieces)))
+
+    def place(self, number: int) -> tuple[int, memoryview]:
+        """Its first page, and its memory."""
+        some, origin = self.pieces(number), self._pieces.first
+        low, high = some.first - origin, some.last - origin
+        return some.first, self._memory[low * PAGE_BYTES : high * PAGE_BYTES]
+
+    def sums(self, number: int) -> list[int]:
+        some = self.pieces(number)
+        return sums_of(self.place(number)[1], some.starts, some.ends)
 
 
 def file_access(path: str, sums_path: str) -> dict[str, Any]:

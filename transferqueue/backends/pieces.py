@@ -96,6 +96,25 @@ class Pieces:
             return None
         return cls(starts=starts, ends=ends, sums=sums)
 
+    def part(self, low: int, high: int) -> Pieces:
+        """Some of them, at least one."""
+        some = slice(low, high)
+        return Pieces(starts=self.starts[some], ends=self.ends[some], sums=self.sums[some])
+
+    @property
+    def first(self) -> int:
+        """Page."""
+        return self.starts[0]
+
+    @property
+    def last(self) -> int:
+        """Page after them."""
+        return self.ends[-1]
+
+    @property
+    def num_pages(self) -> int:
+        return self.last - self.first
+
     def __len__(self) -> int:
         return len(self.starts)
 
