@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from transferqueue.backends.base import Backend, BackendConfig
-    from transferqueue.backends.disk import Sync
+    from transferqueue.backends.disk_options import DiskOptions
     from transferqueue.backends.owned_arena import OwnedArena
     from transferqueue.testing.backend_contract import Check, Maker
 
@@ -176,21 +176,22 @@ class Stingy(HeapBackend):
 class Optimist(DiskBackend):
     """Says that there is room where there is none."""
 
-    def _back(self, addresses: object, extents: object) -> bool:
+    def _back(self, addresses: np.ndarray, extents: np.ndarray) -> bool:
+        super()._back(addresses, extents)
         return True
 
 
 class Trusting(DiskBackend):
     """Takes what the disk gives."""
 
-    def __init__(self, arena: OwnedArena, sync: Sync) -> None:
-        super().__init__(arena, sync)
-        self._checked = CheckedFile(self._file, NoSums(), self._path)
+    def __init__(self, arena: OwnedArena, options: DiskOptions) -> None:
+        super().__init__(arena, options)
+        self._checked = Unchecked(self._file, self._sums, self._path, self._beside)
 
 
-class NoSums:
-    def first_wrong(self, first: int, pages: memoryview) -> int | None:
-        return None
+class Unchecked(CheckedFile):
+    def _read(self, first: int, block: memoryview, *_: object) -> None:
+        self._fill(first, block)
 
 
 class Forgetting(DiskBackend):

@@ -82,18 +82,22 @@ def test_bytes_that_the_disk_changed_are_an_error_of_their_rows_alone(
     assert torch.equal(client.get(again)["x"], rows(3)["x"])
 
 
-def test_cleared_rows_give_the_disk_back(client: tq.Client) -> None:
-    def stored() -> int:
-        stored_bytes: int = client.status()["shards"][0]["backend"]["stored_bytes"]
-        return stored_bytes
+def test_cleared_rows_give_the_disk_back_when_nothing_took_their_room(client: tq.Client) -> None:
+    def of_disk(what: str) -> int:
+        found: int = client.status()["shards"][0]["backend"][what]
+        return found
 
     handles = [client.put(rows(seed)) for seed in range(8)]
-    assert stored() >= 8 * MIB
+    assert of_disk("stored_bytes") >= 8 * MIB
     for handle in handles[1:]:
         client.clear(handle)
-    assert stored() <= 1.1 * MIB
+    assert of_disk("stored_bytes") >= 8 * MIB
+    assert of_disk("kept_bytes") == 7 * MIB
+    client.put(rows(8, mib=4))
+    assert of_disk("kept_bytes") == 3 * MIB
     client.clear(handles[0][:3])
-    assert stored() <= 0.35 * MIB
+    wait_until(lambda: of_disk("stored_bytes") <= 4.35 * MIB)
+    assert of_disk("kept_bytes") == 0
 
 
 @pytest.fixture

@@ -260,6 +260,11 @@ class AllocatorAgainstByteMap(RuleBasedStateMachine):
         self.ranges = []
         assert self.allocator.num_free_ranges <= 1
 
+    @rule(start=st.integers(0, 400_000), nbytes=st.integers(1, 100_000))
+    def ask(self, start: int, nbytes: int) -> None:
+        is_free = self.allocator.is_free(start, start + nbytes)
+        assert is_free == (not self.used[start : start + nbytes].any())
+
     @rule()
     def restart(self) -> None:
         starts, sizes = zip(*self.ranges, strict=True) if self.ranges else ((), ())

@@ -51,10 +51,15 @@ class AllocatingBackend(Backend):
         self._refuse_closed()
         frontier = self._allocator.frontier
         addresses = self._allocator.alloc_many(nbytes)
-        if addresses is None or self._back(addresses, self.extents(nbytes)):
-            return addresses
-        self._allocator.undo(addresses, nbytes, frontier)
-        return None
+        if addresses is None:
+            return None
+        is_backed = False
+        try:
+            is_backed = self._back(addresses, self.extents(nbytes))
+        finally:
+            if not is_backed:
+                self._allocator.undo(addresses, nbytes, frontier)
+        return addresses if is_backed else None
 
     def extents(self, nbytes: Sequence[int]) -> Int64s:
         return self._allocator.extents(nbytes)

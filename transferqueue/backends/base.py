@@ -241,6 +241,13 @@ class Backend(Closing):
         ``ValueError``, and no change, when some of the bytes are not in use.
         """
 
+    def tick(self, now_s: float) -> float | None:
+        """Do what nobody waits for, in some milliseconds. Called at each turn of the shard's loop,
+        and when it said that it is due; ``None``: there is nothing to do until something is freed.
+        ``now_s`` never goes back."""
+        del now_s
+        return None
+
     def client_access(self) -> dict[str, Any] | None:
         """Plain values by which a client on this host reaches the bytes; ``None`` if it cannot."""
         return None

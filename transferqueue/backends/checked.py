@@ -189,6 +189,9 @@ class CheckedBackend(Backend):
 
     # -- the rest -------------------------------------------------------------------------------
 
+    def tick(self, now_s: float) -> float | None:
+        return self.inner.tick(now_s)
+
     def client_access(self) -> dict[str, Any] | None:
         return self.inner.client_access()
 

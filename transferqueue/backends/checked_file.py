@@ -1,4 +1,4 @@
-"""A file and the sums of its pages: what is read from it is what was written, or an error."""
+"""A file and the sums of its pieces: what is read from it is what was written, or an error."""
 
 from __future__ import annotations
 
@@ -9,63 +9,130 @@ import numpy as np
 
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.copying import as_bytes
-from transferqueue.backends.page_sums import SUM_BYTES, first_different
-from transferqueue.closing import Closing
+from transferqueue.backends.piece_sums import sums_of
+from transferqueue.backends.pieces import PIECE_BYTES
 from transferqueue.errors import BytesDamaged
 from transferqueue.shard.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
+    from transferqueue.backends.beside import Beside
     from transferqueue.backends.disk_file import DiskFile
+    from transferqueue.backends.pieces import Pieces
 
-BLOCK_BYTES = 256 << 10
+    Bytes = NDArray[np.uint8]
+    Note = Callable[[int, int, list[int]], None]
+
+BLOCK_BYTES = 512 << 10
 """Read and checked at once: so what is checked is still in the cache of the core that read it."""
+
+BLOCK_PIECES = BLOCK_BYTES // PIECE_BYTES
+
+BESIDE_FROM_BYTES = 4 << 20
+"""From here on the sums are made on another thread. Waking it costs as much as those of 1 MiB."""
 
 
 class Sums(Protocol):
-    """Where the sums of pages are known from."""
+    """Where the sums of pieces are known from."""
 
-    def first_wrong(self, first: int, pages: memoryview) -> int | None:
-        """The first of these pages, which begin with page ``first``, that is not what was
-        written."""
+    def around(self, first: int, last: int) -> Pieces | None:
+        """The pieces that these pages are in; ``None`` when that cannot be told."""
         ...
 
 
 class CheckedFile:
     """``path`` is for errors."""
 
-    def __init__(self, file: DiskFile, sums: Sums, path: str) -> None:
+    def __init__(self, file: DiskFile, sums: Sums, path: str, beside: Beside) -> None:
         self._file = file
         self._sums = sums
         self._path = path
+        self._beside = beside
 
     def read_into(self, address: int, out: memoryview) -> None:
         """Fill ``out``. `BytesDamaged`."""
-        target, done = as_bytes(out), 0
-        while done < len(target):
-            skip = (address + done) % PAGE_BYTES
-            first, left = (address + done) // PAGE_BYTES, len(target) - done
-            size = min(BLOCK_BYTES, left) // PAGE_BYTES * PAGE_BYTES
-            if skip or not size:  # part of a page
-                size = min(PAGE_BYTES - skip, left)
-                page = np.empty(PAGE_BYTES, np.uint8)
-                self._read_pages(first, page.data)
-                target[done : done + size] = page[skip : skip + size]
-            else:
-                self._read_pages(first, target[done : done + size].data)
-            done += size
+        target = as_bytes(out)
+        if not len(target):
+            return
+        end = address + len(target)
+        pieces = self.pieces(address // PAGE_BYTES, -(-end // PAGE_BYTES))
+        low, high = _whole_pieces(pieces, address, end)
+        for at in {0, len(pieces) - 1} - set(range(low, high)):
+            self._read_part(pieces, at, address, target)
+        if low < high:
+            self._read_whole(pieces.part(low, high), address, target)
 
-    def _read_pages(self, first: int, pages: memoryview) -> None:
-        """Fill it with whole pages from ``first`` on, checked."""
-        self.fill(first, pages)
-        wrong = self._sums.first_wrong(first, pages)
-        if wrong is not None:
-            self._damaged(wrong, "these are not the bytes that were written")
+    def _read_part(self, pieces: Pieces, at: int, address: int, target: Bytes) -> None:
+        """What ``target`` has of a piece, of which all is read to be checked."""
+        piece = pieces.part(at, at + 1)
+        block = self.whole(piece.first, piece.last)
+        self._compare(piece, sums_of(block, piece.starts, piece.ends))
+        low = max(address, piece.first * PAGE_BYTES)
+        high = min(address + len(target), piece.last * PAGE_BYTES)
+        skip = piece.first * PAGE_BYTES
+        target[low - address : high - address] = as_bytes(block)[low - skip : high - skip]
 
-    def fill(self, first: int, pages: memoryview) -> None:
+    def _read_whole(self, pieces: Pieces, address: int, target: Bytes) -> None:
+        """All of these pieces, which lie in ``target`` as a whole."""
+        low = pieces.first * PAGE_BYTES - address
+        out = target[low : low + pieces.num_pages * PAGE_BYTES].data
+        blocks = _Blocks(pieces, out)
+        if out.nbytes < BESIDE_FROM_BYTES:
+            for number in range(blocks.num):
+                self._fill(*blocks.place(number))
+                self._compare(blocks.pieces(number), blocks.sums(number))
+            return
+        with self._beside.begin(blocks.num, blocks.sums) as sums:
+            for number in range(blocks.num):
+                self._fill(*blocks.place(number))
+                sums.ready(number)
+            found = sums.finish()
+        for number, of_block in enumerate(found):
+            self._compare(blocks.pieces(number), of_block)
+
+    def _compare(self, pieces: Pieces, found: list[int]) -> None:
+        if found != pieces.sums:
+            wrong = next(at for at, total in enumerate(found) if total != pieces.sums[at])
+            self._damaged(pieces.starts[wrong], "these are not the bytes that were written")
+
+    def write(self, address: int, source: memoryview, note: Note) -> None:
+        """``note`` hears the sums of the pieces that are written as a whole. ``OSError``."""
+        end = address + source.nbytes
+        pieces = self.pieces(address // PAGE_BYTES, -(-end // PAGE_BYTES))
+        low, high = _whole_pieces(pieces, address, end)
+        if low >= high:
+            self._file.write(address, source)
+            return
+        whole = pieces.part(low, high)
+        begin = whole.first * PAGE_BYTES - address
+        blocks = _Blocks(whole, source[begin : begin + whole.num_pages * PAGE_BYTES])
+        if source.nbytes < BESIDE_FROM_BYTES:
+            found = [blocks.sums(number) for number in range(blocks.num)]
+            self._file.write(address, source)
+        else:
+            with self._beside.begin(blocks.num, blocks.sums) as sums:
+                sums.all_ready()
+                self._file.write(address, source)
+                found = sums.finish()
+        note(whole.first, whole.last, [total for of_block in found for total in of_block])
+
+    def whole(self, first: int, last: int) -> memoryview:
+        """These pages as they are in the file. `BytesDamaged` where it has none."""
+        block = np.empty((last - first) * PAGE_BYTES, np.uint8).data
+        self._fill(first, block)
+        return block
+
+    def pieces(self, first: int, last: int) -> Pieces:
+        """Those that these pages are in. `BytesDamaged` when that cannot be told."""
+        found = self._sums.around(first, last)
+        if found is None:
+            self._damaged(first, "their sums do not go together")
+        return found
+
+    def _fill(self, first: int, pages: memoryview) -> None:
         """As they are in the file."""
         try:
             got = self._file.read(first * PAGE_BYTES, pages)
@@ -78,22 +145,34 @@ class CheckedFile:
         raise BytesDamaged(self._path, page * PAGE_BYTES, why)
 
 
-class SumsFile(Closing):
-    """The sums that another process has saved, as its file has them now."""
+def _whole_pieces(pieces: Pieces, address: int, end: int) -> tuple[int, int]:
+    """Which of them lie in these bytes as a whole: from the first of these numbers to the second,
+    of a single one that does not to none."""
+    low = int(pieces.starts[0] * PAGE_BYTES < address)
+    return low, len(pieces) - int(pieces.ends[-1] * PAGE_BYTES > end)
 
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
-    def first_wrong(self, first: int, pages: memoryview) -> int | None:
-        num_pages = pages.nbytes // PAGE_BYTES
-        saved: NDArray[np.uint32] = np.zeros(num_pages, np.uint32)
-        os.preadv(self._fd, [saved.data], first * SUM_BYTES)
-        return first_different(saved, first, pages)
+class _Blocks:
+    """Pieces in memory, some at a time."""
 
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+    def __init__(self, pieces: Pieces, memory: memoryview) -> None:
+        self._pieces = pieces
+        self._memory = memory
+        self.num = -(-len(pieces) // BLOCK_PIECES)
+
+    def pieces(self, number: int) -> Pieces:
+        begin = number * BLOCK_PIECES
+        return self._pieces.part(begin, min(begin + BLOCK_PIECES, len(self._pieces)))
+
+    def place(self, number: int) -> tuple[int, memoryview]:
+        """Its first page, and its memory."""
+        some, origin = self.pieces(number), self._pieces.first
+        low, high = some.first - origin, some.last - origin
+        return some.first, self._memory[low * PAGE_BYTES : high * PAGE_BYTES]
+
+    def sums(self, number: int) -> list[int]:
+        some = self.pieces(number)
+        return sums_of(self.place(number)[1], some.starts, some.ends)
 
 
 def file_access(path: str, sums_path: str) -> dict[str, Any]:

@@ -4,10 +4,12 @@ The ``shm`` backend with ``arena_dir=`` on a disk maps the same files into every
 right as long as the disk is. What differs here:
 
 * every byte that is read, by the shard or by a client of its host that opens the file itself, is
-  compared with the checksum of its page: a disk that flips, loses or cuts off bytes is a
-  `BytesDamaged` for that get, never a wrong value;
-* room is taken from the file system when it is reserved, to the page, and given back when the last
-  byte of a page is freed. A full disk is an ordinary "no space now": puts wait;
+  compared with the checksum of its piece (see `pieces`): a disk that flips, loses or cuts off bytes
+  is a `BytesDamaged` for that get, never a wrong value;
+* room is taken from the file system when it is reserved, to the page. When the last byte of a piece
+  is freed its room is kept for what is reserved next, and given back when nobody took it for
+  ``keep_s``, when a quarter of the budget or as much as the disk has left is kept, and when the
+  disk is full (see `kept_room`). A full disk is an ordinary "no space now": puts wait;
 * a failure of the device is an error for one request, where a mapping would end in SIGBUS;
 * ``sync`` says when bytes must have reached the device.
 
@@ -22,87 +24,107 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from transferqueue.backends.allocating import AllocatingBackend
 from transferqueue.backends.base import BackendConfig, Capabilities
+from transferqueue.backends.beside import Beside
 from transferqueue.backends.checked_file import CheckedFile, file_access
 from transferqueue.backends.copying import as_bytes
 from transferqueue.backends.disk_file import NO_ROOM, DiskFile
-from transferqueue.backends.gather import merge_runs
-from transferqueue.backends.holes import emptied_pages
+from transferqueue.backends.disk_options import DiskOptions, Sync
+from transferqueue.backends.holes import emptied_pieces
+from transferqueue.backends.kept_room import KeptRoom
 from transferqueue.backends.owned_arena import OwnedArena
-from transferqueue.backends.page_sums import PageSums
-from transferqueue.errors import ConfigError, ServiceFailed
+from transferqueue.backends.parting import Parting
+from transferqueue.backends.piece_sums import PieceSums, sum_of
+from transferqueue.errors import BytesDamaged, ConfigError, ServiceFailed
 from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.shard.free_ranges import merge_adjacent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
+
+    from transferqueue.backends.parting import Range
 
     Int64s = NDArray[np.int64]
     Bytes = NDArray[np.uint8]
 
+_ZEROS = memoryview(bytes(PAGE_BYTES))
+
 _log = logging.getLogger(__name__)
 
 
-class Sync(StrEnum):
-    """When bytes must be on the device."""
-
-    NEVER = "never"
-    """The kernel writes them when it likes. A disk that cannot is noticed at a later read."""
-    SEAL = "seal"
-    """Before a put is acknowledged: a disk that cannot write fails the put itself."""
+GIVEN_BACK_BYTES = 64 << 20
+"""At a turn of the shard's loop, where nobody waits for the room: some milliseconds."""
 
 
 class DiskBackend(AllocatingBackend):
-    """One file in ``directory``, which has no default. Option: ``sync`` (`Sync`)."""
+    """One file in ``directory``, which has no default. Options: `DiskOptions`."""
 
     capabilities = Capabilities(outlives_process=True)
 
-    def __init__(self, arena: OwnedArena, sync: Sync) -> None:
+    def __init__(self, arena: OwnedArena, options: DiskOptions) -> None:
         """``open`` is the way to get one."""
         super().__init__(arena.address.capacity_bytes, whole_pages=True)
         self._arena = arena
-        self._sync = sync
+        self._sync = options.sync
         self._path = arena.address.segment_path(0)
+        num_pages = self.capacity_bytes // PAGE_BYTES
         self._file = DiskFile(self._path)
-        self._sums = PageSums(arena.path_of("sums"), self.capacity_bytes // PAGE_BYTES)
-        self._checked = CheckedFile(self._file, self._sums, self._path)
+        try:
+            self._sums = PieceSums(arena.path_of("sums"), num_pages)
+        except BaseException:
+            self._file.close()
+            raise
+        self._beside = Beside()
+        self._checked = CheckedFile(self._file, self._sums, self._path, self._beside)
+        self._kept = KeptRoom(options.keep_s)
+        self._is_blank = np.zeros(num_pages, np.bool_)
+        """Pages that were given out and not written to since: whatever the file has there, it is
+        of another life, and they are zeros."""
         self._staged: dict[int, Bytes] = {}
+        self._now_s = 0.0  # of the last tick
         self._is_full = False  # the disk was, when last asked for room
 
     @classmethod
     def open(cls, config: BackendConfig) -> Self:
         """`ArenaTooSmall` when the directory cannot hold the budget; `ConfigError` when it cannot
-        be written at all, or was not given."""
-        sync = _options(config.options)
+        be written at all, or was not given; `ServiceFailed` when what an earlier process left is of
+        another version."""
+        options = DiskOptions.of(config.options)
         if config.directory is None:
             raise ConfigError("backend 'disk' needs arena_dir=, a folder on a disk")
         arena = OwnedArena.open(config, config.directory)
         try:
-            return cls(arena, sync)
+            return cls(arena, options)
         except OSError as error:
             arena.close(keep=arena.recovered)
             where = f"{config.directory_setting} {config.directory!r}"
             raise ConfigError(f"{where}: {error}") from error
+        except BaseException:
+            arena.close(keep=arena.recovered)
+            raise
 
     # -- room -----------------------------------------------------------------------------------
 
     def _back(self, addresses: Int64s, extents: Int64s) -> bool:
-        taken = []
+        slabs = [(first, last) for _, _, first, last in _pages(addresses, extents)]
+        given = _merged(slabs)
+        self._kept.keep(_bytes_of(self._part(given)), self._now_s)
+        lacking = [gap for start, end in _bytes_of(given) for gap in self._kept.take(start, end)]
         try:
-            for start, end, first, last in _pages(*merge_runs(addresses, extents)):
-                taken.append((start, end))
-                self._file.take_room(start, end - start)
-                self._sums.take_room(first, last)
-                self._sums.forget(first, last)
+            self._take_room(lacking)
+            for first, last in slabs:
+                self._sums.take_room(last)
+                self._sums.lay_out(first, last)
+                self._is_blank[first:last] = True
         except OSError as error:
-            self._file.give_back(taken)
+            self._file.give_back(_bytes_of(given))
             if error.errno not in NO_ROOM:
                 raise ServiceFailed(self._path, f"no room to be had: {error}") from error
             if not self._is_full:
@@ -112,19 +134,79 @@ class DiskBackend(AllocatingBackend):
         self._is_full = False
         return True
 
+    def _take_room(self, ranges: Iterable[Range]) -> None:
+        """For all of these. A full disk gets what is kept, and is asked once more."""
+        for start, end in ranges:
+            try:
+                self._file.take_room(start, end - start)
+            except OSError as error:
+                if error.errno not in NO_ROOM or not self._kept.nbytes:
+                    raise
+                self._file.give_back(self._kept.take_surplus(0))
+                self._file.take_room(start, end - start)
+
+    def _part(self, given: list[Range]) -> list[Range]:
+        """Pages that were given out are in no piece with others any more. Returns others that
+        nobody needs any more, because of that."""
+        dead: list[Range] = []
+        edges = sorted({edge for pages in given for edge in pages})
+        for piece in {self._sums.straddling(edge) for edge in edges} - {None}:
+            assert piece is not None
+            parting = Parting.of(piece, given, self._is_free)
+            self._sums.part(piece[0], piece[1], self._parts(parting))
+            dead += parting.dead if parting.living else []
+        return dead
+
+    def _parts(self, parting: Parting) -> list[tuple[int, int, int]]:
+        """The living ones, with sums. Of a piece that is not what was written none is right."""
+        if not parting.living:
+            return []
+        first = parting.first
+        try:
+            (expected,) = self._checked.pieces(first, first + 1).sums
+            block = self._checked.whole(first, parting.last)
+        except BytesDamaged:
+            return [(low, high, 0) for low, high in parting.living]
+        flipped = int(sum_of(block) != expected)
+        return [
+            (low, high, flipped ^ sum_of(_slice(block, low - first, high - first)))
+            for low, high in parting.living
+        ]
+
+    def _is_free(self, first: int, last: int) -> bool:
+        return self._allocator.is_free(first * PAGE_BYTES, last * PAGE_BYTES)
+
     def free(self, addresses: Int64s, nbytes: Int64s) -> None:
         super().free(addresses, nbytes)
         if self._staged:
             self._unstage(addresses, nbytes)
         starts = np.asarray(addresses, np.int64)
         freed = (starts, starts + np.asarray(nbytes, np.int64))
-        self._file.give_back(emptied_pages(freed, self._allocator.free_ranges()))
+        self._kept.keep(self._emptied(freed), self._now_s)
+        self._file.give_back(self._kept.take_surplus(self._most_kept_bytes))
+
+    def _emptied(self, freed: tuple[Int64s, Int64s]) -> list[Range]:
+        return emptied_pieces(freed, self._allocator.free_ranges(), self._sums.entries)
+
+    @property
+    def _most_kept_bytes(self) -> int:
+        """So that others find at least as much room there as lies idle here."""
+        if not self._kept.keep_s:
+            return 0
+        most = min(self.capacity_bytes // 4, self._file.room_beside)
+        return most // PAGE_BYTES * PAGE_BYTES
+
+    def tick(self, now_s: float) -> float | None:
+        self._now_s = now_s
+        self._file.give_back(self._kept.take_old(now_s, GIVEN_BACK_BYTES))
+        return self._kept.next_s()
 
     def adopt(self, addresses: Int64s, nbytes: Int64s) -> None:
         super().adopt(addresses, nbytes)
-        free = self._allocator.free_ranges()
-        self._file.cut(-(-self._allocator.frontier // PAGE_BYTES) * PAGE_BYTES)
-        self._file.give_back(emptied_pages(free, free))
+        last = -(-self._allocator.frontier // PAGE_BYTES)
+        self._part([(last, self.capacity_bytes // PAGE_BYTES)])
+        self._file.cut(last * PAGE_BYTES)
+        self._file.give_back(self._emptied(self._allocator.free_ranges()))
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -134,6 +216,7 @@ class DiskBackend(AllocatingBackend):
         self._unstage(np.array([address]), np.array([nbytes]), write=True)
         staged = np.zeros(nbytes, np.uint8)
         with self._failing("read"):
+            self._fill_blanks(address // PAGE_BYTES, -(-(address + nbytes) // PAGE_BYTES))
             self._file.read(address, staged.data)
         self._staged[address] = staged
         return staged.data
@@ -141,29 +224,37 @@ class DiskBackend(AllocatingBackend):
     def write(self, address: int, data: memoryview) -> None:
         self._check(address, data.nbytes)
         source = as_bytes(data).data
+        if not source.nbytes:
+            return
+        end = address + source.nbytes
+        first, last = address // PAGE_BYTES, -(-end // PAGE_BYTES)
         with self._failing("written"):
-            self._file.write(address, source)
-        first, last = -(-address // PAGE_BYTES), (address + source.nbytes) // PAGE_BYTES
-        self._sums.forget(address // PAGE_BYTES, -(-(address + source.nbytes) // PAGE_BYTES))
-        if first < last:
-            skip = first * PAGE_BYTES - address
-            self._sums.note(first, source[skip : skip + (last - first) * PAGE_BYTES])
+            if address % PAGE_BYTES:
+                self._fill_blanks(first, first + 1)
+            if end % PAGE_BYTES:
+                self._fill_blanks(last - 1, last)
+            self._is_blank[first:last] = False
+            self._sums.forget(first, last)
+            self._checked.write(address, source, self._sums.note)
+
+    def _fill_blanks(self, first: int, last: int) -> None:
+        """Pages there that were not written to are zeros, also in the file."""
+        blank = first + np.flatnonzero(self._is_blank[first:last])
+        for page in blank.tolist():
+            self._file.write(page * PAGE_BYTES, _ZEROS)
+        self._is_blank[first:last] = False
 
     def seal(self, addresses: Int64s, nbytes: Int64s) -> None:
-        """The sums of whole pages that were written at once are known already, from the bytes
-        themselves; those of pages that came in pieces are taken from what the page cache has."""
+        """The sums of whole pieces that were written at once are known already, from the bytes
+        themselves; those of pieces that came in parts are taken from what the page cache has."""
         self._refuse_closed()
         if self._staged:
             self._unstage(addresses, nbytes, write=True)
         with self._failing("written"):
-            for _, end, first, last in _pages(addresses, nbytes):
-                if end < last * PAGE_BYTES:
-                    self._file.write(end, memoryview(bytes(last * PAGE_BYTES - end)))
-                    self._sums.forget(last - 1, last)
-                for page in self._sums.unknown(first, last):
-                    block = np.empty(PAGE_BYTES, np.uint8).data
-                    self._checked.fill(page, block)
-                    self._sums.note(page, block)
+            for _, _, first, last in _pages(addresses, nbytes):
+                self._fill_blanks(first, last)
+                for low, high in self._sums.unknown(first, last):
+                    self._sums.note(low, high, [sum_of(self._checked.whole(low, high))])
                 self._sums.save(first, last)
             if self._sync is Sync.SEAL:
                 self._file.sync()
@@ -210,10 +301,12 @@ class DiskBackend(AllocatingBackend):
         return self._arena.recovered
 
     def facts(self) -> dict[str, Any]:
-        """``directory``; ``stored_bytes`` that the file takes of its room now; ``sync``."""
+        """``directory``; ``stored_bytes`` that the file takes of its room now; ``kept_bytes`` of
+        these that nobody uses, and that go back in ``keep_s``; ``sync``."""
         return {
             "directory": self._arena.address.directory,
             "stored_bytes": 0 if self._closed else self._file.stored_bytes,
+            "kept_bytes": self._kept.nbytes,
             "sync": str(self._sync),
         }
 
@@ -222,6 +315,7 @@ class DiskBackend(AllocatingBackend):
             return
         self._closed = True
         self._staged.clear()
+        self._beside.close()
         self._file.close()
         self._sums.close()
         self._arena.close(keep=keep)
@@ -234,12 +328,16 @@ def _pages(addresses: Int64s, nbytes: Int64s) -> Iterator[tuple[int, int, int, i
             yield start, start + size, start // PAGE_BYTES, -(-(start + size) // PAGE_BYTES)
 
 
-def _options(options: Any) -> Sync:
-    unknown = set(options) - {"sync"}
-    if unknown:
-        raise ConfigError(f"backend 'disk' has no options {sorted(unknown)}")
-    try:
-        return Sync(options.get("sync", Sync.NEVER))
-    except ValueError as error:
-        choices = " or ".join(repr(str(choice)) for choice in Sync)
-        raise ConfigError(f"sync must be {choices}, got {options['sync']!r}") from error
+def _merged(pages: list[Range]) -> list[Range]:
+    """Sorted, those that touch as one."""
+    starts, ends = np.array(sorted(pages), np.int64).reshape(-1, 2).T
+    starts, ends = merge_adjacent(starts, ends)
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def _bytes_of(pages: Iterable[Range]) -> list[Range]:
+    return [(first * PAGE_BYTES, last * PAGE_BYTES) for first, last in pages]
+
+
+def _slice(block: memoryview, first: int, last: int) -> memoryview:
+    return block[first * PAGE_BYTES : last * PAGE_BYTES]

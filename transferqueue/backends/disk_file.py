@@ -33,6 +33,12 @@ class DiskFile:
         """What it takes of the file system."""
         return os.fstat(self._fd).st_blocks * 512
 
+    @property
+    def room_beside(self) -> int:
+        """Bytes that the file system has for anybody."""
+        found = os.fstatvfs(self._fd)
+        return found.f_bavail * found.f_frsize
+
     def take_room(self, offset: int, nbytes: int) -> None:
         """So that a later write there finds room. Without `NO_ROOM`, and nothing is written."""
         os.posix_fallocate(self._fd, offset, nbytes)

@@ -290,6 +290,10 @@ class SeveralBackends(Backend):
 
     # -- the rest -------------------------------------------------------------------------------
 
+    def tick(self, now_s: float) -> float | None:
+        due = (one.tick(now_s) for one in self._all)
+        return min((at_s for at_s in due if at_s is not None), default=None)
+
     def client_access(self) -> dict[str, Any] | None:
         return self._all[0].client_access()
 

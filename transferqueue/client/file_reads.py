@@ -1,4 +1,4 @@
-"""Columns that lie in files of this host: read here, page by page compared with their sums.
+"""Columns that lie in files of this host: read here, and compared with their sums.
 
 A shard would read and check them for us, on its one thread, and send them in chunks: 2 to 3 times
 the time for large ones.
@@ -10,8 +10,10 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.checked_file import CheckedFile, SumsFile, is_readable
+from transferqueue.backends.beside import Beside
+from transferqueue.backends.checked_file import CheckedFile, is_readable
 from transferqueue.backends.disk_file import DiskFile
+from transferqueue.backends.piece_sums import SavedSums
 from transferqueue.closing import Closing
 from transferqueue.errors import BytesDamaged
 
@@ -36,14 +38,14 @@ class FileColumn:
 
 
 class _OpenFile(Closing):
-    def __init__(self, access: Mapping[str, Any]) -> None:
+    def __init__(self, access: Mapping[str, Any], beside: Beside) -> None:
         self._file = DiskFile(str(access["path"]), read_only=True)
         try:
-            self._sums = SumsFile(str(access["sums"]))
+            self._sums = SavedSums.open(str(access["sums"]))
         except BaseException:
             self._file.close()
             raise
-        self.checked = CheckedFile(self._file, self._sums, str(access["path"]))
+        self.checked = CheckedFile(self._file, self._sums, str(access["path"]), beside)
 
     def close(self) -> None:
         self._file.close()
@@ -57,6 +59,7 @@ class FileReads(Closing):
         self._is_on = is_on
         self._opened: dict[str, _OpenFile] = {}
         self._lock = threading.Lock()
+        self._beside = Beside()
 
     def reach(self, shard: ShardAddress) -> bool:
         """Whether this process can read a file of the shard itself."""
@@ -64,7 +67,7 @@ class FileReads(Closing):
 
     def carry_out(self, columns: Iterable[FileColumn], moved: Moved | None = None) -> bool:
         """Whether all of them are filled; else their bytes are to come in chunks, and the shard
-        says what is wrong: a page that is not what it was may be damaged, or given on since."""
+        says what is wrong: a piece that is not what it was may be damaged, or given on since."""
         try:
             for column in columns:
                 self._read(column, moved)
@@ -88,11 +91,12 @@ class FileReads(Closing):
         with self._lock:
             found = self._opened.get(path)
             if found is None:
-                found = self._opened[path] = _OpenFile(access)
+                found = self._opened[path] = _OpenFile(access, self._beside)
             return found.checked
 
     def close(self) -> None:
         with self._lock:
             opened, self._opened = self._opened, {}
+        self._beside.close()
         for file in opened.values():
             file.close()

@@ -219,6 +219,11 @@ class RangeAllocator:
         """Copies of the starts and ends of the free ranges below the frontier, by address."""
         return self._free.snapshot()
 
+    def is_free(self, start: int, end: int) -> bool:
+        """Whether no byte of it is used."""
+        below = min(end, self.frontier)
+        return start >= below or self._free.covers(start, below)
+
     def _largest_room(self, align: int) -> int:
         tail = room(self._tail_start(), self.capacity_bytes, align)
         return max(0, tail, self._free.largest_room(align))

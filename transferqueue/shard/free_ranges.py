@@ -47,6 +47,11 @@ class FreeRanges:
         """The range at the highest address."""
         return (self._starts[-1], self._ends[-1]) if self._starts else None
 
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all of a range is in one of these."""
+        at = bisect_right(self._starts, start) - 1
+        return at >= 0 and self._ends[at] >= end
+
     def largest_room(self, align: int) -> int:
         """How much the roomiest range can take at a multiple of ``align``."""
         self._refresh_size_order()

@@ -335,6 +335,7 @@ class ShardServer(Served):
             self._loans.next_s(),
             None if self._spill is None else self._spill.next_s(),
             None if self._second is None else self._second.next_s(),
+            self._backend.tick(now_s),
         )
         return max(0.0, min([at_s for at_s in due if at_s is not None]) - now_s)
 

@@ -171,6 +171,7 @@ def a_long_random_life_matches_a_model(maker: Maker) -> None:
         rows_of: dict[int, tuple[int, Bytes]] = {}  # key -> (address, bytes)
         next_key = 0
         for turn in range(400):
+            backend.tick(float(turn))
             sizes = random.integers(1, 60_000, random.integers(1, 6)).tolist()
             addresses = backend.reserve(sizes)
             if addresses is None:

@@ -1,0 +1,203 @@
+"""The checksums of a file's pieces, kept beside it: their format, and who keeps and reads them.
+
+Sealed bytes never change, and no piece holds bytes of two slabs, so the sum of a piece is right
+from ``seal`` until its last page is given out again, whichever of its rows went before.
+
+The sum is the upper 56 bits of XXH3-64. Of 16 MiB, in pieces of 64 KiB, it takes 0.36 ms here;
+CRC-32 takes 0.45 with isal and 5 with zlib, CRC-32C 0.85 (crc32c), BLAKE3 3.1. Memory is read at
+that speed, so a faster one there is not. (A sum of 64-bit words takes 0.3 with numpy alone, and
+does not see that zeros came in place of values that add up to nothing.)
+
+The file::
+
+    head     8 bytes, HEAD: what this is, and the version of it
+    entries  8 bytes a page, little-endian: see `pieces`
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from transferqueue.backends.pieces import (
+    ENTRY_BYTES,
+    NO_PIECE,
+    SUM_BITS,
+    Pieces,
+    begins,
+    ends,
+    layout_of,
+    plausible,
+    with_sums,
+)
+from transferqueue.closing import Closing
+from transferqueue.errors import ServiceFailed
+from transferqueue.shard.allocator import PAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from transferqueue.backends.pieces import Entries
+
+HEAD = b"TQSUMS\x00\x02"
+"""Version 1 had no head, and a CRC-32 of each page."""
+
+
+_UNUSED_BITS = 64 - SUM_BITS
+
+
+def sum_of(piece: memoryview) -> int:
+    """56 bits."""
+    return xxh3_64_intdigest(piece) >> _UNUSED_BITS
+
+
+def sums_of(pieces: memoryview, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """Of pieces that follow one another, by the numbers of their pages."""
+    size, origin = PAGE_BYTES, starts[0]
+    return [
+        xxh3_64_intdigest(pieces[(start - origin) * size : (end - origin) * size]) >> _UNUSED_BITS
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+class PieceSums(Closing):
+    """Those of the file that this process writes. Pages are numbered from its start."""
+
+    def __init__(self, path: str, num_pages: int) -> None:
+        """Sums that an earlier process has saved there are taken over; `ServiceFailed` when
+        another version of this package did it."""
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._entries: Entries = np.zeros(num_pages, np.uint64)
+        self._is_known = np.zeros(num_pages, np.bool_)
+        self._num_stored = 0
+        try:
+            self._begin(path, num_pages)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, path: str, num_pages: int) -> None:
+        head = os.pread(self._fd, len(HEAD), 0)
+        if not head:
+            os.pwrite(self._fd, HEAD, 0)
+            return
+        if head != HEAD:
+            raise ServiceFailed(path, "these sums are of another version of this package")
+        found = np.fromfile(path, "<u8", num_pages, offset=len(HEAD))
+        self._entries[: len(found)] = plausible(found.astype(np.uint64, copy=False))
+        self._num_stored = len(found)
+
+    # -- layout ---------------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> Entries:
+        """uint64[pages]"""
+        return self._entries
+
+    def take_room(self, last: int) -> None:
+        """For the sums of all pages before ``last``. ``OSError`` when there is none."""
+        if last > self._num_stored:
+            at, more = self._num_stored, last - self._num_stored
+            os.posix_fallocate(self._fd, len(HEAD) + at * ENTRY_BYTES, more * ENTRY_BYTES)
+            self._num_stored = last
+
+    def lay_out(self, first: int, last: int) -> None:
+        """A slab has these pages; nothing is known of what they hold. Saved, as all of the layout
+        is at once: a successor has to know what is one piece."""
+        self._entries[first:last] = layout_of(last - first)
+        self._is_known[first:last] = False
+        self._save(first, last)
+
+    def straddling(self, page: int) -> tuple[int, int] | None:
+        """The piece that has pages on both sides of where ``page`` begins, if there is one."""
+        if page >= len(self._entries):
+            return None
+        first, last = self._bounds(page, page + 1)
+        return None if first == page else (first, last)
+
+    def part(self, first: int, last: int, parts: Iterable[tuple[int, int, int]]) -> None:
+        """Of the pages of one piece these are pieces from now on: first, last and sum. The others
+        are in none. Saved."""
+        self._entries[first:last] = NO_PIECE
+        self._is_known[first:last] = False
+        for low, high, total in parts:
+            layout = layout_of(high - low)
+            self._entries[low:high] = with_sums(layout, np.array([total], np.uint64))
+        self._save(first, last)
+
+    # -- sums -----------------------------------------------------------------------------------
+
+    def forget(self, first: int, last: int) -> None:
+        """What these pages hold has changed."""
+        self._is_known[first:last] = False
+
+    def note(self, first: int, last: int, sums: list[int]) -> None:
+        """Of the whole pieces from page ``first`` to ``last``."""
+        some = self._entries[first:last]
+        self._entries[first:last] = with_sums(some, np.array(sums, np.uint64))
+        self._is_known[first:last] = True
+
+    def unknown(self, first: int, last: int) -> list[tuple[int, int]]:
+        """First and last page of the pieces there of which some page changed since."""
+        pages = first + np.flatnonzero(~self._is_known[first:last])
+        starts = np.unique(begins(self._entries, pages))
+        found: list[int] = starts.tolist()
+        return list(zip(found, ends(self._entries, starts).tolist(), strict=True))
+
+    def save(self, first: int, last: int) -> None:
+        """Leave the sums of these pages to clients and to a successor."""
+        self._save(*self._bounds(first, last))
+
+    def _save(self, first: int, last: int) -> None:
+        entries = self._entries[first:last].astype("<u8", copy=False)
+        os.pwrite(self._fd, entries.data, len(HEAD) + first * ENTRY_BYTES)
+
+    def _bounds(self, first: int, last: int) -> tuple[int, int]:
+        """Of the pieces that these pages are in."""
+        pages = np.array([first, last - 1])
+        return int(begins(self._entries, pages)[0]), int(ends(self._entries, pages)[1])
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    # -- for who reads --------------------------------------------------------------------------
+
+    def around(self, first: int, last: int) -> Pieces | None:
+        """The pieces that these pages are in."""
+        return Pieces.around(first, self._entries[first:last])
+
+
+class SavedSums(Closing):
+    """Those that another process has saved, as its file has them now."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def open(cls, path: str) -> Self:
+        """``OSError``, also for a file of another version."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        sums = cls(fd)
+        if os.pread(fd, len(HEAD), 0) != HEAD:
+            sums.close()
+            raise OSError(f"{path} has no sums of this version")
+        return sums
+
+    def around(self, first: int, last: int) -> Pieces | None:
+        """The pieces that these pages are in; ``None`` when that cannot be told."""
+        entries = np.zeros(last - first, "<u8")
+        os.preadv(self._fd, [entries.data], len(HEAD) + first * ENTRY_BYTES)
+        return Pieces.around(first, entries.astype(np.uint64, copy=False))
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
