@@ -34,7 +34,7 @@ def is_unlooked_at(view: LazyDataProto) -> bool:
 
 def test_nothing_is_made_of_a_view_that_nobody_looks_at(view: LazyDataProto) -> None:
     assert is_unlooked_at(view)
-    assert not view.has_fetched
+    assert not view.fetches
     assert len(view) == 6
     assert not is_unlooked_at(view)
 

@@ -167,7 +167,8 @@ class DataOperations:
         optional = names_of("optional", optional)
         wanted = list(handle.fields) if fields is None else names_of("fields", fields)
         wanted = [name for name in wanted if name not in optional]
-        stored = {name: stored_name(handle, name) for name in (*wanted, *optional)}
+        known = handle.stored_names  # another worker may have written others since it was made
+        stored = {name: known.get(name, name) for name in (*wanted, *optional)}
         get = Get(
             self._caller,
             partition=handle.partition,

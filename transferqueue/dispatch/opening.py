@@ -101,16 +101,13 @@ def written_columns(batch: Any) -> dict[str, Any]:
 
 def read_counts(view: LazyDataProto, client: Client) -> dict[str, FieldCounts]:
     """What the view and all made from it have fetched, by stored field."""
-    if not view.has_fetched:
-        return {}
-    report = view.report()
     counts = {}
-    for name, fetched in report["fetched"].items():
-        num_bytes = fetched["bytes"] or _object_bytes(client, name, fetched["rows"])
+    for name, fetched in view.fetches.items():
+        num_bytes = fetched.num_bytes or _object_bytes(client, name, fetched.rows)
         counts[name] = FieldCounts(
             read_bytes=num_bytes,
-            untouched_bytes=num_bytes if name in report["untouched"] else 0,
-            undeclared_bytes=num_bytes if name in report["undeclared"] else 0,
+            untouched_bytes=0 if fetched.is_touched else num_bytes,
+            undeclared_bytes=0 if fetched.is_declared else num_bytes,
             calls=1,
         )
     return counts

@@ -43,8 +43,10 @@ class Traffic:
     """Counters of one worker. Threads may add at once."""
 
     def __init__(self) -> None:
-        self._counts: defaultdict[Key, FieldCounts] = defaultdict(FieldCounts)
+        self._told: defaultdict[Key, FieldCounts] = defaultdict(FieldCounts)
         self._untold: defaultdict[Key, FieldCounts] = defaultdict(FieldCounts)
+        self._again: list[dict[str, Any]] = []
+        """Of what counts as told, what nobody has heard."""
         self._not_before_s = 0.0
         self._lock = threading.Lock()
 
@@ -52,7 +54,6 @@ class Traffic:
         """One call's."""
         with self._lock:
             for field, counts in by_field.items():
-                self._counts[role, method, field].add(counts)
                 self._untold[role, method, field].add(counts)
 
     def take_untold(
@@ -65,19 +66,25 @@ class Traffic:
                 return []
             self._not_before_s = now_s + again_after_s
             untold, self._untold = self._untold, defaultdict(FieldCounts)
+            _add_all(self._told, untold)
+            for row in self._again:
+                untold[_key(row)].add(_counts_of(row))
+            self._again = []
             return _plain(untold)
 
     def not_told(self, rows: Iterable[Mapping[str, Any]], not_before_s: float) -> None:
         """Nobody has heard of these: they go along the next time, not before then."""
         with self._lock:
             self._not_before_s = not_before_s
-            for row in rows:
-                self._untold[_key(row)].add(_counts_of(row))
+            self._again += map(dict, rows)
 
     def rows(self) -> list[dict[str, Any]]:
         """Plain values, for `TrafficReport.of`."""
         with self._lock:
-            return _plain(self._counts)
+            counts: defaultdict[Key, FieldCounts] = defaultdict(FieldCounts)
+            _add_all(counts, self._told)
+            _add_all(counts, self._untold)
+            return _plain(counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +191,11 @@ class TrafficReport:
 def _line(what: str, counts: FieldCounts) -> str:
     numbers = (counts.read_bytes, counts.untouched_bytes, counts.written_bytes)
     return f"{what:<40}" + "".join(f"{size(number) if number else '-':>14}" for number in numbers)
+
+
+def _add_all(counts: Mapping[Key, FieldCounts], more: Mapping[Key, FieldCounts]) -> None:
+    for key, of in more.items():
+        counts[key].add(of)
 
 
 def _plain(counts: Mapping[Key, FieldCounts]) -> list[dict[str, Any]]:

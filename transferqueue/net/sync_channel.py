@@ -94,24 +94,33 @@ class SyncChannel:
             self._send_control(call, CANCEL)
 
     def _wait(self, pending: Pending, deadline_s: float) -> None:
+        has_waited = False  # before that nobody has been silent: most calls never look
         while pending:
             now_s = time.monotonic()
             if now_s >= deadline_s:
                 return
-            self._cancel(pending.give_up_silent(now_s))
-            if not pending:
-                return
-            for call in pending.look(now_s):
-                self._send(call)
-            for call in pending.quiet(now_s):
-                self._send_control(call, RESUME)
-            for call in pending.held_back(now_s):
-                self._send(call)
+            if has_waited:
+                self._look_after(pending, now_s)
+                if not pending:
+                    return
+            has_waited = True
             wait_s = min(deadline_s, pending.next_ask_s()) - now_s
             sockets = [self._sockets[endpoint] for endpoint in pending.endpoints]
             if zmq.zmq_poll([(socket, zmq.POLLIN) for socket in sockets], milliseconds(wait_s)):
                 for socket in sockets:
                     self._receive(socket, pending)
+
+    def _look_after(self, pending: Pending, now_s: float) -> None:
+        """Do what is due about peers that say nothing, and send what was held back."""
+        self._cancel(pending.give_up_silent(now_s))
+        if not pending:
+            return
+        for call in pending.look(now_s):
+            self._send(call)
+        for call in pending.quiet(now_s):
+            self._send_control(call, RESUME)
+        for call in pending.held_back(now_s):
+            self._send(call)
 
     def _receive(self, socket: zmq.Socket[bytes], pending: Pending) -> None:
         """Settle what has arrived; answers to calls that were given up are dropped here."""

@@ -14,7 +14,7 @@ from transferqueue.view.equality import same_content
 from transferqueue.view.lazy_column import LazyColumn
 from transferqueue.view.lazy_columns import LazyColumns
 from transferqueue.view.lazy_fetch import fetch_now, fetch_soon
-from transferqueue.view.lazy_ledger import FetchLedger
+from transferqueue.view.lazy_ledger import FetchLedger, FieldFetches
 from transferqueue.view.lazy_origin import Origin
 from transferqueue.view.lazy_sources import Computed, Stored
 from transferqueue.view.lazy_values import take_value
@@ -212,9 +212,10 @@ class LazyDataProto(LazyColumns, DataProto):
         return self
 
     @property
-    def has_fetched(self) -> bool:
-        """Whether this view, or one made from it, has made a request."""
-        return self._ledger.num_requests > 0
+    def fetches(self) -> Mapping[str, FieldFetches]:
+        """What this view and all views made from it fetched, by stored field: `report` for
+        programs."""
+        return self._ledger.fields
 
     def report(self) -> dict[str, Any]:
         """What this view and all views made from it fetched, by stored field: ``requests``,

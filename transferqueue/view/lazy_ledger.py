@@ -11,6 +11,8 @@ import torch
 from transferqueue.view.jagged import is_jagged
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from transferqueue.view.lazy_sources import Stored
 
 
@@ -32,6 +34,11 @@ class FetchLedger:
     def __init__(self) -> None:
         self.num_requests = 0
         self._fields: dict[str, FieldFetches] = {}
+
+    @property
+    def fields(self) -> Mapping[str, FieldFetches]:
+        """By stored field, what has come."""
+        return self._fields
 
     def count(self, source: Stored, value: Any, *, is_declared: bool) -> None:
         """A column has come."""
