@@ -24,15 +24,13 @@ if TYPE_CHECKING:
     from transferqueue.backends.pieces import Pieces
 
     Bytes = NDArray[np.uint8]
-    Note = Callable[[int, int, list[int]], None]
+    Note = Callable[[Pieces], None]
 
-BLOCK_BYTES = 512 << 10
-"""Read and checked at once: so what is checked is still in the cache of the core that read it."""
+BLOCK_BYTES = 1 << 20
+"""Read and checked at once: so what is checked is still in a cache of the core that read it. Of
+smaller ones the steps of Python cost more than nearness gains."""
 
 BLOCK_PIECES = BLOCK_BYTES // PIECE_BYTES
-
-BESIDE_FROM_BYTES = 4 << 20
-"""From here on the sums are made on another thread. Waking it costs as much as those of 1 MiB."""
 
 
 class Sums(Protocol):
@@ -80,11 +78,6 @@ class CheckedFile:
         low = pieces.first * PAGE_BYTES - address
         out = target[low : low + pieces.num_pages * PAGE_BYTES].data
         blocks = _Blocks(pieces, out)
-        if out.nbytes < BESIDE_FROM_BYTES:
-            for number in range(blocks.num):
-                self._fill(*blocks.place(number))
-                self._compare(blocks.pieces(number), blocks.sums(number))
-            return
         with self._beside.begin(blocks.num, blocks.sums) as sums:
             for number in range(blocks.num):
                 self._fill(*blocks.place(number))
@@ -107,17 +100,17 @@ class CheckedFile:
             self._file.write(address, source)
             return
         whole = pieces.part(low, high)
-        begin = whole.first * PAGE_BYTES - address
-        blocks = _Blocks(whole, source[begin : begin + whole.num_pages * PAGE_BYTES])
-        if source.nbytes < BESIDE_FROM_BYTES:
-            found = [blocks.sums(number) for number in range(blocks.num)]
-            self._file.write(address, source)
-        else:
-            with self._beside.begin(blocks.num, blocks.sums) as sums:
-                sums.all_ready()
-                self._file.write(address, source)
-                found = sums.finish()
-        note(whole.first, whole.last, [total for of_block in found for total in of_block])
+        begin, stop = whole.first * PAGE_BYTES - address, whole.last * PAGE_BYTES - address
+        blocks = _Blocks(whole, source[begin:stop])
+        self._file.write(address, source[:begin])
+        with self._beside.begin(blocks.num, blocks.sums) as sums:
+            for number in range(blocks.num):
+                sums.ready(number)
+                page, block = blocks.place(number)
+                self._file.write(page * PAGE_BYTES, block)
+            found = sums.finish()
+        self._file.write(address + stop, source[stop:])
+        note(whole.with_sums([total for of_block in found for total in of_block]))
 
     def whole(self, first: int, last: int) -> memoryview:
         """These pages as they are in the file. `BytesDamaged` where it has none."""

@@ -3,20 +3,59 @@ page of 4 KiB.
 
 It finds what a store or a wire does to bytes: cut off, zeroed, flipped, shifted, of another slab or
 of an earlier time. It does not find words of one page that changed places, which nothing on the way
-does. CRC-32 would; it takes 7.7 ms for 16 MiB here, this takes 0.3 ms, and a read of as much from a
-store of this host takes 2.
+does. For 16 MiB it takes 0.3 ms from the caches, 0.5 to 0.7 from memory, and on two cores half of
+that: memory is read no faster. A sum for each page by XXH3 takes 0.8 ms, for each 64 KiB, which has
+to be read then to check a row, 0.4; CRC-32 takes 7.7 with zlib.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+from transferqueue.closing import Closing
+
+if TYPE_CHECKING:
+    from transferqueue.backends.beside import Beside
 
 PAGE_BYTES = 4096
 _WORDS = PAGE_BYTES // 8
 
+BLOCK_BYTES = 1 << 20
 
-def digests_of(data: np.ndarray) -> np.ndarray:
-    """uint64[pages] of uint8[bytes], the last page filled up with zeros."""
+
+class Digests(Closing):
+    """Those of uint8[bytes], made on another thread while the caller does something else."""
+
+    def __init__(self, data: np.ndarray, beside: Beside) -> None:
+        starts = range(0, len(data), BLOCK_BYTES)
+        self._sums = beside.begin(
+            len(starts), lambda number: _digests_of(data[starts[number] :][:BLOCK_BYTES])
+        )
+        if self._sums.is_beside:
+            for number in range(len(starts)):
+                self._sums.ready(number)
+
+    def finish(self) -> np.ndarray:
+        """uint64[pages], the last page filled up with zeros."""
+        found = self._sums.finish()
+        return np.concatenate(found) if found else np.empty(0, np.uint64)
+
+    def close(self) -> None:
+        self._sums.close()
+
+
+def digests_of(data: np.ndarray, beside: Beside | None = None) -> np.ndarray:
+    """uint64[pages] of uint8[bytes], the last page filled up with zeros. ``beside``: a thread that
+    makes some of those of large data, where it has a core."""
+    if beside is None:
+        return _digests_of(data)
+    with Digests(data, beside) as digests:
+        return digests.finish()
+
+
+def _digests_of(data: np.ndarray) -> np.ndarray:
     whole = len(data) // PAGE_BYTES
     words = data[: whole * PAGE_BYTES].view(np.uint64).reshape(whole, _WORDS)
     found = np.empty(-(-len(data) // PAGE_BYTES), np.uint64)
@@ -29,9 +68,9 @@ def digests_of(data: np.ndarray) -> np.ndarray:
     return found
 
 
-def first_wrong(expected: np.ndarray, data: np.ndarray) -> int | None:
+def first_wrong(expected: np.ndarray, data: np.ndarray, beside: Beside | None = None) -> int | None:
     """The first page of ``data`` that is not what was expected; also when there are too few."""
-    found = digests_of(data)
+    found = digests_of(data, beside)
     if len(found) != len(expected):
         return min(len(found), len(expected))
     wrong = np.flatnonzero(found != expected)

@@ -53,10 +53,18 @@ def layout_of(num_pages: int) -> Entries:
     return (places << _PLACE_SHIFT) | (counts - np.uint64(1))
 
 
-def with_sums(entries: Entries, sums: Entries) -> Entries:
-    """The same layout; ``sums``: one for each of these whole pieces. uint64[pages]"""
-    counts = _counts(entries[_places(entries) == 0])
-    return (entries & _LAYOUT) | np.repeat(sums << _SUM_SHIFT, counts)
+def with_sums(entries: Entries, pieces: Pieces) -> Entries:
+    """The same layout, with the sums of these pieces, which it is of. uint64[pages]"""
+    counts = np.array(pieces.ends) - np.array(pieces.starts)
+    sums = np.array(pieces.sums, np.uint64) << _SUM_SHIFT
+    return (entries & _LAYOUT) | np.repeat(sums, counts)
+
+
+def bounds(entries: Entries, page: int) -> tuple[int, int]:
+    """Where the piece of one page begins and ends."""
+    word = int(entries[page])
+    first = page - (word >> 4 & 0xF)
+    return first, first + (word & 0xF) + 1
 
 
 def begins(entries: Entries, pages: Int64s) -> Int64s:
@@ -95,6 +103,9 @@ class Pieces:
         if starts[0] < 0 or starts[1:] != ends[:-1] or ends[-1] < first + len(entries):
             return None
         return cls(starts=starts, ends=ends, sums=sums)
+
+    def with_sums(self, sums: list[int]) -> Pieces:
+        return Pieces(starts=self.starts, ends=self.ends, sums=sums)
 
     def part(self, low: int, high: int) -> Pieces:
         """Some of them, at least one."""

@@ -46,9 +46,6 @@ def own_addresses(addresses: Int64s) -> Int64s:
     return addresses & _OWN
 
 
-PIECE_BYTES = 1 << 20
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One of several backends."""
@@ -208,8 +205,7 @@ class SeveralBackends(Backend):
             block = self.readable(int(starts[0]), int(nbytes[0]))
         else:
             block = self.read_ranges(starts, nbytes).data
-        for at in range(0, len(block), PIECE_BYTES):
-            target.write(address + at, block[at : at + PIECE_BYTES])
+        target.write(address, block)
 
     # -- writing --------------------------------------------------------------------------------
 
