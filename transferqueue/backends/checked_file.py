@@ -9,7 +9,7 @@ import numpy as np
 
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.copying import as_bytes
-from transferqueue.backends.piece_sums import sums_of
+from transferqueue.backends.piece_sums import sum_of, sums_of
 from transferqueue.backends.pieces import PIECE_BYTES
 from transferqueue.errors import BytesDamaged
 from transferqueue.shard.allocator import PAGE_BYTES
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
     Note = Callable[[Pieces], None]
+
+CHANGED = "these are not the bytes that were written"
 
 BLOCK_BYTES = 1 << 20
 """Read and checked at once: so what is checked is still in a cache of the core that read it. Of
@@ -65,18 +67,23 @@ class CheckedFile:
 
     def _read_part(self, pieces: Pieces, at: int, address: int, target: Bytes) -> None:
         """What ``target`` has of a piece, of which all is read to be checked."""
-        piece = pieces.part(at, at + 1)
-        block = self.whole(piece.first, piece.last)
-        self._compare(piece, sums_of(block, piece.starts, piece.ends))
-        low = max(address, piece.first * PAGE_BYTES)
-        high = min(address + len(target), piece.last * PAGE_BYTES)
-        skip = piece.first * PAGE_BYTES
-        target[low - address : high - address] = as_bytes(block)[low - skip : high - skip]
+        first, last = pieces.starts[at], pieces.ends[at]
+        block = np.empty((last - first) * PAGE_BYTES, np.uint8)
+        self._fill(first, block.data)
+        if sum_of(block.data) != pieces.sums[at]:
+            self._damaged(first, CHANGED)
+        skip = address - first * PAGE_BYTES  # of the target's beginning, in the piece
+        low, high = max(0, -skip), min(len(target), len(block) - skip)
+        target[low:high] = block[low + skip : high + skip]
 
     def _read_whole(self, pieces: Pieces, address: int, target: Bytes) -> None:
         """All of these pieces, which lie in ``target`` as a whole."""
         low = pieces.first * PAGE_BYTES - address
         out = target[low : low + pieces.num_pages * PAGE_BYTES].data
+        if len(pieces) <= BLOCK_PIECES:
+            self._fill(pieces.first, out)
+            self._compare(pieces, sums_of(out, pieces.starts, pieces.ends))
+            return
         blocks = _Blocks(pieces, out)
         with self._beside.begin(blocks.num, blocks.sums) as sums:
             for number in range(blocks.num):
@@ -89,7 +96,7 @@ class CheckedFile:
     def _compare(self, pieces: Pieces, found: list[int]) -> None:
         if found != pieces.sums:
             wrong = next(at for at, total in enumerate(found) if total != pieces.sums[at])
-            self._damaged(pieces.starts[wrong], "these are not the bytes that were written")
+            self._damaged(pieces.starts[wrong], CHANGED)
 
     def write(self, address: int, source: memoryview, note: Note) -> None:
         """``note`` hears the sums of the pieces that are written as a whole. ``OSError``."""
@@ -101,16 +108,23 @@ class CheckedFile:
             return
         whole = pieces.part(low, high)
         begin, stop = whole.first * PAGE_BYTES - address, whole.last * PAGE_BYTES - address
-        blocks = _Blocks(whole, source[begin:stop])
-        self._file.write(address, source[:begin])
+        if len(whole) <= BLOCK_PIECES:
+            sums = sums_of(source[begin:stop], whole.starts, whole.ends)
+            self._file.write(address, source)
+        else:
+            self._file.write(address, source[:begin])
+            sums = self._write_blocks(_Blocks(whole, source[begin:stop]))
+            self._file.write(address + stop, source[stop:])
+        note(whole.with_sums(sums))
+
+    def _write_blocks(self, blocks: _Blocks) -> list[int]:
         with self._beside.begin(blocks.num, blocks.sums) as sums:
             for number in range(blocks.num):
                 sums.ready(number)
                 page, block = blocks.place(number)
                 self._file.write(page * PAGE_BYTES, block)
             found = sums.finish()
-        self._file.write(address + stop, source[stop:])
-        note(whole.with_sums([total for of_block in found for total in of_block]))
+        return [total for of_block in found for total in of_block]
 
     def whole(self, first: int, last: int) -> memoryview:
         """These pages as they are in the file. `BytesDamaged` where it has none."""
