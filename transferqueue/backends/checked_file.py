@@ -85,13 +85,11 @@ class CheckedFile:
             self._compare(pieces, sums_of(out, pieces.starts, pieces.ends))
             return
         blocks = _Blocks(pieces, out)
-        with self._beside.begin(blocks.num, blocks.sums) as sums:
-            for number in range(blocks.num):
-                self._fill(*blocks.place(number))
+        with self._beside.begin(len(blocks.places), blocks.sums) as sums:
+            for number, (address, block) in enumerate(blocks.places):
+                self._fill(address // PAGE_BYTES, block)
                 sums.ready(number)
-            found = sums.finish()
-        for number, of_block in enumerate(found):
-            self._compare(blocks.pieces(number), of_block)
+            self._compare(pieces, _all_of(sums.finish()))
 
     def _compare(self, pieces: Pieces, found: list[int]) -> None:
         if found != pieces.sums:
@@ -118,13 +116,11 @@ class CheckedFile:
         note(whole.with_sums(sums))
 
     def _write_blocks(self, blocks: _Blocks) -> list[int]:
-        with self._beside.begin(blocks.num, blocks.sums) as sums:
-            for number in range(blocks.num):
+        with self._beside.begin(len(blocks.places), blocks.sums) as sums:
+            for number, (address, block) in enumerate(blocks.places):
                 sums.ready(number)
-                page, block = blocks.place(number)
-                self._file.write(page * PAGE_BYTES, block)
-            found = sums.finish()
-        return [total for of_block in found for total in of_block]
+                self._file.write(address, block)
+            return _all_of(sums.finish())
 
     def whole(self, first: int, last: int) -> memoryview:
         """These pages as they are in the file. `BytesDamaged` where it has none."""
@@ -160,26 +156,27 @@ def _whole_pieces(pieces: Pieces, address: int, end: int) -> tuple[int, int]:
 
 
 class _Blocks:
-    """Pieces in memory, some at a time."""
+    """Pieces in memory, `BLOCK_PIECES` at a time."""
 
     def __init__(self, pieces: Pieces, memory: memoryview) -> None:
         self._pieces = pieces
-        self._memory = memory
-        self.num = -(-len(pieces) // BLOCK_PIECES)
-
-    def pieces(self, number: int) -> Pieces:
-        begin = number * BLOCK_PIECES
-        return self._pieces.part(begin, min(begin + BLOCK_PIECES, len(self._pieces)))
-
-    def place(self, number: int) -> tuple[int, memoryview]:
-        """Its first page, and its memory."""
-        some, origin = self.pieces(number), self._pieces.first
-        low, high = some.first - origin, some.last - origin
-        return some.first, self._memory[low * PAGE_BYTES : high * PAGE_BYTES]
+        firsts = pieces.starts[::BLOCK_PIECES]
+        lows = [(first - pieces.first) * PAGE_BYTES for first in firsts]
+        highs = [*lows[1:], memory.nbytes]
+        self.places = [
+            (first * PAGE_BYTES, memory[low:high])
+            for first, low, high in zip(firsts, lows, highs, strict=True)
+        ]
+        """Of each its address, and its memory."""
 
     def sums(self, number: int) -> list[int]:
-        some = self.pieces(number)
-        return sums_of(self.place(number)[1], some.starts, some.ends)
+        some = slice(number * BLOCK_PIECES, (number + 1) * BLOCK_PIECES)
+        block = self.places[number][1]
+        return sums_of(block, self._pieces.starts[some], self._pieces.ends[some])
+
+
+def _all_of(sums: list[list[int]]) -> list[int]:
+    return [total for of_block in sums for total in of_block]
 
 
 def file_access(path: str, sums_path: str) -> dict[str, Any]:
