@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 FROM_BLOCKS = 4
-"""Blocks are of about 1 MiB: waking the other thread costs as much as the sums of one."""
+"""Blocks are of 1 or 2 MiB. Waking the other thread costs as much as the sums of 1 MiB."""
 
 
 class Beside(Closing):
@@ -38,12 +38,17 @@ class Beside(Closing):
     def begin(self, num: int, make: Callable[[int], T]) -> Sums[T]:
         """``make`` will be called for each number below ``num``, on either thread, of some numbers
         on both."""
-        is_beside = num >= FROM_BLOCKS and has_core_to_spare()
+        is_beside = self.has_time_for(num)
         sums = Sums(num, make, is_beside=is_beside)
         if is_beside:
             self._start()
             self._given.put(sums)
         return sums
+
+    @staticmethod
+    def has_time_for(num: int) -> bool:
+        """Whether there is another thread for so many."""
+        return num >= FROM_BLOCKS and has_core_to_spare()
 
     def _start(self) -> None:
         with self._lock:

@@ -16,7 +16,7 @@ from transferqueue.backends.base import Backend
 from transferqueue.backends.beside import Beside
 from transferqueue.backends.copying import as_bytes, copy_into
 from transferqueue.backends.gather import gather
-from transferqueue.backends.page_digests import PAGE_BYTES, Digests, digests_of, first_wrong
+from transferqueue.backends.page_digests import PAGE_BYTES, digests_of, first_wrong
 from transferqueue.backends.slab_map import SlabMap
 from transferqueue.errors import BytesDamaged, Closed
 
@@ -36,28 +36,7 @@ class _Slab:
     nbytes: int
     filling: memoryview | None = None
     """All of it, until it is sealed."""
-    is_lent: bool = False
-    """Whether it may be changed without our knowing, until it is sealed."""
     digests: np.ndarray | None = None
-    """Of its pages, once there are any."""
-    is_known: np.ndarray | None = None
-    """Which of them are right. bool[pages]"""
-
-    @property
-    def is_sealed(self) -> bool:
-        return self.digests is not None and self.is_known is None
-
-    def digest(self, offset: int, digests: np.ndarray, nbytes: int) -> None:
-        """So many bytes from ``offset`` on have come. ``digests``: of the pages in there, the last
-        one included if the slab ends in it."""
-        num_pages = -(-self.nbytes // PAGE_BYTES)
-        if self.digests is None or self.is_known is None:
-            self.digests = np.zeros(num_pages, np.uint64)
-            self.is_known = np.zeros(num_pages, np.bool_)
-        self.is_known[offset // PAGE_BYTES : -(-(offset + nbytes) // PAGE_BYTES)] = False
-        first = -(-offset // PAGE_BYTES)
-        self.digests[first : first + len(digests)] = digests
-        self.is_known[first : first + len(digests)] = True
 
 
 def checked(backend: Backend, name: str = "") -> Backend:
@@ -125,39 +104,21 @@ class CheckedBackend(Backend):
         if not nbytes:
             return memoryview(bytearray())
         start, slab = self._slabs.find(address, nbytes)
-        slab.is_lent = True
-        return self._filling(start, slab)[address - start : address - start + nbytes]
-
-    def _filling(self, start: int, slab: _Slab) -> memoryview:
         if slab.filling is None:
             slab.filling = self.inner.writable(start, slab.nbytes)
-        return slab.filling
+        return slab.filling[address - start : address - start + nbytes]
 
     def write(self, address: int, data: memoryview) -> None:
-        """Digests are made of what is in the caches, or beside the copy."""
-        self._refuse_closed()
-        source = as_bytes(data)
-        if not len(source):
-            return
-        start, slab = self._slabs.find(address, len(source))
-        offset = address - start
-        target = self._filling(start, slab)[offset : offset + len(source)]
-        skip, end = -offset % PAGE_BYTES, offset + len(source)
-        stop = len(source) if end == slab.nbytes else max(skip, len(source) - end % PAGE_BYTES)
-        with Digests(source[skip:stop], self._beside) as digests:
-            copy_into(target, source)
-            slab.digest(offset, digests.finish(), len(source))
+        copy_into(self.writable(address, data.nbytes), data)
 
     def seal(self, addresses: Int64s, nbytes: Int64s) -> None:
         self._refuse_closed()
         for address, size in zip(addresses.tolist(), nbytes.tolist(), strict=True):
             if size:
+                filled = as_bytes(self.writable(address, size))
                 start, slab = self._slabs.find(address, size)
                 assert (start, slab.nbytes) == (address, size), "a slab is sealed as a whole"
-                filled = as_bytes(self._filling(start, slab))
-                if slab.is_lent or slab.is_known is None or not slab.is_known.all():
-                    slab.digests = digests_of(filled, self._beside)
-                slab.filling = slab.is_known = None
+                slab.digests, slab.filling = digests_of(filled, self._beside), None
         self.inner.seal(addresses, nbytes)
 
     # -- reading --------------------------------------------------------------------------------
@@ -213,7 +174,7 @@ class CheckedBackend(Backend):
         return _Run(start=start, slab=slab, first=first, end=end, skip=skip, nbytes=nbytes)
 
     def _check(self, start: int, slab: _Slab, first: int, end: int, pages: Bytes) -> None:
-        if slab.digests is None or not slab.is_sealed:
+        if slab.digests is None:
             raise ValueError(f"the slab from {start} on is not sealed")
         page = first // PAGE_BYTES
         wrong = first_wrong(slab.digests[page : -(-end // PAGE_BYTES)], pages, self._beside)

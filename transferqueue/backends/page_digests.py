@@ -3,9 +3,9 @@ page of 4 KiB.
 
 It finds what a store or a wire does to bytes: cut off, zeroed, flipped, shifted, of another slab or
 of an earlier time. It does not find words of one page that changed places, which nothing on the way
-does. For 16 MiB it takes 0.3 ms from the caches, 0.5 to 0.7 from memory, and on two cores half of
-that: memory is read no faster. A sum for each page by XXH3 takes 0.8 ms, for each 64 KiB, which has
-to be read then to check a row, 0.4; CRC-32 takes 7.7 with zlib.
+does. For 16 MiB it takes 0.3 ms from the caches and 0.5 to 0.7 from memory, which is read no faster
+by one core; where a second one idles it makes half of them. A sum of each page by XXH3 takes 0.8 ms,
+of each 64 KiB, all of which is to be read then to check a row, 0.4; CRC-32 takes 7.7 with zlib.
 """
 
 from __future__ import annotations
@@ -14,45 +14,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.closing import Closing
-
 if TYPE_CHECKING:
     from transferqueue.backends.beside import Beside
 
 PAGE_BYTES = 4096
 _WORDS = PAGE_BYTES // 8
 
-BLOCK_BYTES = 1 << 20
-
-
-class Digests(Closing):
-    """Those of uint8[bytes], made on another thread while the caller does something else."""
-
-    def __init__(self, data: np.ndarray, beside: Beside) -> None:
-        starts = range(0, len(data), BLOCK_BYTES)
-        self._sums = beside.begin(
-            len(starts), lambda number: _digests_of(data[starts[number] :][:BLOCK_BYTES])
-        )
-        if self._sums.is_beside:
-            for number in range(len(starts)):
-                self._sums.ready(number)
-
-    def finish(self) -> np.ndarray:
-        """uint64[pages], the last page filled up with zeros."""
-        found = self._sums.finish()
-        return np.concatenate(found) if found else np.empty(0, np.uint64)
-
-    def close(self) -> None:
-        self._sums.close()
+BLOCK_BYTES = 2 << 20
+"""Where two threads make them. One makes all at once: a block costs some cold steps of Python."""
 
 
 def digests_of(data: np.ndarray, beside: Beside | None = None) -> np.ndarray:
     """uint64[pages] of uint8[bytes], the last page filled up with zeros. ``beside``: a thread that
-    makes some of those of large data, where it has a core."""
-    if beside is None:
+    makes half of those of large data, where there is a core for it."""
+    starts = range(0, len(data), BLOCK_BYTES)
+    if beside is None or not beside.has_time_for(len(starts)):
         return _digests_of(data)
-    with Digests(data, beside) as digests:
-        return digests.finish()
+    with beside.begin(
+        len(starts), lambda number: _digests_of(data[starts[number] :][:BLOCK_BYTES])
+    ) as sums:
+        for number in range(len(starts)):
+            sums.ready(number)
+        return np.concatenate(sums.finish())
 
 
 def _digests_of(data: np.ndarray) -> np.ndarray:
