@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from transferqueue.backends.beside import Beside
+from transferqueue.backends.beside import Beside, Sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,7 @@ ME = threading.main_thread().name
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.9, 9.0, 9.0))
     with Beside() as found:
         yield found
 
@@ -37,6 +38,11 @@ class Made:
         if len(self.by) == 4:
             self.all.set()
         return number * number
+
+
+def all_ready(sums: Sums[int]) -> None:
+    for number in range(4):
+        sums.ready(number)
 
 
 def test_sums_are_made_beside_as_they_become_ready(beside: Beside) -> None:
@@ -63,22 +69,27 @@ def test_the_caller_does_not_wait_for_a_thread_that_has_lost_its_core(beside: Be
         return number * number
 
     with beside.begin(4, stuck) as sums:
-        sums.all_ready()
+        all_ready(sums)
         assert has_begun.wait(10)
         assert sums.finish() == [0, 1, 4, 9]
     made = Made()
     with beside.begin(4, made) as sums:
-        sums.all_ready()
+        all_ready(sums)
         assert sums.finish() == [0, 1, 4, 9]
     assert set(made.by.values()) == {ME}
     may_go_on.set()
 
 
-def test_on_one_core_there_is_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    before = threading.active_count()
-    with Beside() as beside, beside.begin(4, Made()) as sums:
-        sums.all_ready()
+@pytest.mark.parametrize(("num_cores", "load"), [(1, 0.0), (2, 2.0)])
+def test_where_no_core_is_to_spare_there_is_no_other_thread(
+    monkeypatch: pytest.MonkeyPatch, num_cores: int, load: float
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(num_cores)))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    before, made = threading.active_count(), Made()
+    with Beside() as beside, beside.begin(4, made) as sums:
+        sums.ready(0)
+        assert set(made.by) == {0}, "at once, while it is in the caches"
         assert threading.active_count() == before
         assert sums.finish() == [0, 1, 4, 9]
 
@@ -89,6 +100,5 @@ def test_what_failed_half_way_is_left_alone(beside: Beside) -> None:
         sums.ready(0)
         raise OSError(5, "gone")
     with beside.begin(2, made) as sums:
-        sums.all_ready()
         assert sums.finish() == [0, 1]
     assert set(made.by) <= {0, 1}

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from transferqueue.backends.base import BackendConfig
-from transferqueue.backends.checked_file import BESIDE_FROM_BYTES, BLOCK_BYTES
+from transferqueue.backends.checked_file import BLOCK_BYTES
 from transferqueue.backends.disk import DiskBackend
 from transferqueue.backends.disk_file import DiskFile
 from transferqueue.backends.piece_sums import PieceSums, SavedSums
-from transferqueue.backends.pieces import PIECE_BYTES
+from transferqueue.backends.pieces import PIECE_BYTES, Pieces
 from transferqueue.errors import ArenaTooSmall, BytesDamaged, ConfigError, ServiceFailed
 from transferqueue.shard.allocator import PAGE_BYTES
 from transferqueue.testing.leaks import no_leaks
@@ -305,7 +305,7 @@ def test_sums_are_of_pieces_and_outlive_their_process(tmp_path: Path) -> None:
         sums.take_room(40)
         sums.lay_out(2, 40)
         assert sums.unknown(3, 30) == [(2, 18), (18, 34)]
-        sums.note(2, 34, [7, 8])
+        sums.note(Pieces(starts=[2, 18], ends=[18, 34], sums=[7, 8]))
         assert sums.unknown(2, 40) == [(34, 40)]
         sums.forget(20, 21)
         assert sums.unknown(2, 34) == [(18, 34)]
@@ -354,9 +354,13 @@ def test_any_part_of_a_slab_is_read_where_it_belongs_and_checked(tmp_path: Path)
             backend.read_into(address + PAGE_BYTES, out.data)
 
 
-def test_a_large_slab_is_checked_all_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("load", [0.0, 1000.0])
+def test_a_large_slab_is_checked_all_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float
+) -> None:
     """Beside, where there is a core for it."""
-    size = BESIDE_FROM_BYTES + BLOCK_BYTES + 100
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    size = 4 * BLOCK_BYTES + PIECE_BYTES + 100
     with DiskBackend.open(config(tmp_path, budget_bytes=8 * MIB)) as backend:
         data = np.random.default_rng(1).integers(0, 256, size, np.uint8)
         found = backend.reserve([size])
@@ -364,7 +368,7 @@ def test_a_large_slab_is_checked_all_over(tmp_path: Path) -> None:
         backend.write(int(found[0]), data.data)
         backend.seal(found, np.array([size]))
         assert (backend.read_ranges(found, np.array([size])) == data).all()
-        for at in (1, BLOCK_BYTES * 3 - 1, size - 1):
+        for at in (1, BLOCK_BYTES * 4 - 1, size - 1):
             overwrite(file_of(tmp_path), int(found[0]) + at, data[at] ^ 1)
             piece = f"from byte {at // PIECE_BYTES * PIECE_BYTES:,}"
             with pytest.raises(BytesDamaged, match=piece):

@@ -13,6 +13,7 @@ from transferqueue.backends.pieces import (
     PIECE_PAGES,
     Pieces,
     begins,
+    bounds,
     ends,
     layout_of,
     plausible,
@@ -24,8 +25,9 @@ from transferqueue.shard.allocator import PAGE_BYTES
 def file_of(slabs: list[int]) -> np.ndarray:
     """Entries of slabs of so many pages, one after the other; sums are numbers of pieces."""
     entries = np.concatenate([layout_of(num_pages) for num_pages in slabs])
-    num_pieces = sum(-(-num_pages // PIECE_PAGES) for num_pages in slabs)
-    return with_sums(entries, np.arange(1, num_pieces + 1, dtype=np.uint64))
+    pieces = Pieces.around(0, entries)
+    assert pieces is not None
+    return with_sums(entries, pieces.with_sums([*range(1, len(pieces) + 1)]))
 
 
 def test_pieces_begin_with_their_slab_and_the_last_one_is_what_is_left() -> None:
@@ -56,6 +58,7 @@ def test_entries_of_any_pages_tell_of_all_pieces_that_they_are_in(
     pages = np.arange(first, last)
     assert begins(entries, pages)[0] == some.starts[0]
     assert ends(entries, pages)[-1] == some.ends[-1]
+    assert bounds(entries, first) == (some.starts[0], some.ends[0])
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=3 * PIECE_PAGES))

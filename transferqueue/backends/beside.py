@@ -1,10 +1,10 @@
 """A thread beside the caller's, that sums what the caller writes or has read.
 
 On a core that idles this takes the sums out of the time of a put or a get. On a busy one it must
-not cost any: the caller never waits for the other thread, and makes itself what that has not made,
-also what it is at. (Shared loops of writing and reading were tried: on idle cores they gain more,
-but a thread that loses its core within a write holds up the one that waits for it, and a put took
-2 to 3 times as long at load 20.)
+not cost any: where the last minute had no core to spare there is no other thread, and the caller
+never waits for it, but makes itself what that has not made, also what it is at. (Shared loops of
+writing and reading were tried too: a thread that loses its core within a write holds up the one
+that waits for it, and a put took 2 to 3 times as long at load 20.)
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+FROM_BLOCKS = 4
+"""Blocks are of 1 or 2 MiB. Waking the other thread costs as much as the sums of 1 MiB."""
+
+
 class Beside(Closing):
     """Safe to use from several threads. What it is given may be looked at for a moment after the
     caller has gone on, so it must stay memory, whatever is in it by then."""
@@ -34,11 +38,17 @@ class Beside(Closing):
     def begin(self, num: int, make: Callable[[int], T]) -> Sums[T]:
         """``make`` will be called for each number below ``num``, on either thread, of some numbers
         on both."""
-        sums = Sums(num, make)
-        if num > 1 and len(os.sched_getaffinity(0)) > 1:
+        is_beside = self.has_time_for(num)
+        sums = Sums(num, make, is_beside=is_beside)
+        if is_beside:
             self._start()
             self._given.put(sums)
         return sums
+
+    @staticmethod
+    def has_time_for(num: int) -> bool:
+        """Whether there is another thread for so many."""
+        return num >= FROM_BLOCKS and has_core_to_spare()
 
     def _start(self) -> None:
         with self._lock:
@@ -64,20 +74,21 @@ class Beside(Closing):
 
 
 class Sums(Closing, Generic[T]):
-    """One of each number: made beside, or by `finish`."""
+    """One of each number: made beside, where somebody is, or by the caller."""
 
-    def __init__(self, num: int, make: Callable[[int], T]) -> None:
+    def __init__(self, num: int, make: Callable[[int], T], *, is_beside: bool) -> None:
         self._make = make
         self._made: list[T | None] = [None] * num
+        self.is_beside = is_beside
         self._ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
     def ready(self, number: int) -> None:
-        """This one can be made from now on."""
-        self._ready.put(number)
-
-    def all_ready(self) -> None:
-        for number in range(len(self._made)):
+        """This one can be made from now on. It is made at once where nobody else does it: what it
+        is of is in the caches now."""
+        if self.is_beside:
             self._ready.put(number)
+        else:
+            self._made[number] = self._make(number)
 
     def finish(self) -> list[T]:
         """All of them. The last ones first, which the other thread comes to last."""
@@ -96,3 +107,9 @@ class Sums(Closing, Generic[T]):
         while (number := self._ready.get()) is not None:
             if self._made[number] is None:
                 self._made[number] = self._make(number)
+
+
+def has_core_to_spare() -> bool:
+    """Whether fewer ran in the last minute than there are cores for."""
+    num_cores = len(os.sched_getaffinity(0))
+    return num_cores > 1 and os.getloadavg()[0] < num_cores

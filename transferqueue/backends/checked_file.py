@@ -9,7 +9,7 @@ import numpy as np
 
 from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.copying import as_bytes
-from transferqueue.backends.piece_sums import sums_of
+from transferqueue.backends.piece_sums import sum_of, sums_of
 from transferqueue.backends.pieces import PIECE_BYTES
 from transferqueue.errors import BytesDamaged
 from transferqueue.shard.allocator import PAGE_BYTES
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from transferqueue.backends.pieces import Pieces
 
     Bytes = NDArray[np.uint8]
-    Note = Callable[[int, int, list[int]], None]
+    Note = Callable[[Pieces], None]
 
-BLOCK_BYTES = 512 << 10
-"""Read and checked at once: so what is checked is still in the cache of the core that read it."""
+CHANGED = "these are not the bytes that were written"
+
+BLOCK_BYTES = 1 << 20
+"""Read and checked at once: so what is checked is still in a cache of the core that read it. Of
+smaller ones the steps of Python cost more than nearness gains."""
 
 BLOCK_PIECES = BLOCK_BYTES // PIECE_BYTES
-
-BESIDE_FROM_BYTES = 4 << 20
-"""From here on the sums are made on another thread. Waking it costs as much as those of 1 MiB."""
 
 
 class Sums(Protocol):
@@ -67,36 +67,34 @@ class CheckedFile:
 
     def _read_part(self, pieces: Pieces, at: int, address: int, target: Bytes) -> None:
         """What ``target`` has of a piece, of which all is read to be checked."""
-        piece = pieces.part(at, at + 1)
-        block = self.whole(piece.first, piece.last)
-        self._compare(piece, sums_of(block, piece.starts, piece.ends))
-        low = max(address, piece.first * PAGE_BYTES)
-        high = min(address + len(target), piece.last * PAGE_BYTES)
-        skip = piece.first * PAGE_BYTES
-        target[low - address : high - address] = as_bytes(block)[low - skip : high - skip]
+        first, last = pieces.starts[at], pieces.ends[at]
+        block = np.empty((last - first) * PAGE_BYTES, np.uint8)
+        self._fill(first, block.data)
+        if sum_of(block.data) != pieces.sums[at]:
+            self._damaged(first, CHANGED)
+        skip = address - first * PAGE_BYTES  # of the target's beginning, in the piece
+        low, high = max(0, -skip), min(len(target), len(block) - skip)
+        target[low:high] = block[low + skip : high + skip]
 
     def _read_whole(self, pieces: Pieces, address: int, target: Bytes) -> None:
         """All of these pieces, which lie in ``target`` as a whole."""
         low = pieces.first * PAGE_BYTES - address
         out = target[low : low + pieces.num_pages * PAGE_BYTES].data
-        blocks = _Blocks(pieces, out)
-        if out.nbytes < BESIDE_FROM_BYTES:
-            for number in range(blocks.num):
-                self._fill(*blocks.place(number))
-                self._compare(blocks.pieces(number), blocks.sums(number))
+        if len(pieces) <= BLOCK_PIECES:
+            self._fill(pieces.first, out)
+            self._compare(pieces, sums_of(out, pieces.starts, pieces.ends))
             return
-        with self._beside.begin(blocks.num, blocks.sums) as sums:
-            for number in range(blocks.num):
-                self._fill(*blocks.place(number))
+        blocks = _Blocks(pieces, out)
+        with self._beside.begin(len(blocks.places), blocks.sums) as sums:
+            for number, (address, block) in enumerate(blocks.places):
+                self._fill(address // PAGE_BYTES, block)
                 sums.ready(number)
-            found = sums.finish()
-        for number, of_block in enumerate(found):
-            self._compare(blocks.pieces(number), of_block)
+            self._compare(pieces, _all_of(sums.finish()))
 
     def _compare(self, pieces: Pieces, found: list[int]) -> None:
         if found != pieces.sums:
             wrong = next(at for at, total in enumerate(found) if total != pieces.sums[at])
-            self._damaged(pieces.starts[wrong], "these are not the bytes that were written")
+            self._damaged(pieces.starts[wrong], CHANGED)
 
     def write(self, address: int, source: memoryview, note: Note) -> None:
         """``note`` hears the sums of the pieces that are written as a whole. ``OSError``."""
@@ -107,17 +105,22 @@ class CheckedFile:
             self._file.write(address, source)
             return
         whole = pieces.part(low, high)
-        begin = whole.first * PAGE_BYTES - address
-        blocks = _Blocks(whole, source[begin : begin + whole.num_pages * PAGE_BYTES])
-        if source.nbytes < BESIDE_FROM_BYTES:
-            found = [blocks.sums(number) for number in range(blocks.num)]
+        begin, stop = whole.first * PAGE_BYTES - address, whole.last * PAGE_BYTES - address
+        if len(whole) <= BLOCK_PIECES:
+            sums = sums_of(source[begin:stop], whole.starts, whole.ends)
             self._file.write(address, source)
         else:
-            with self._beside.begin(blocks.num, blocks.sums) as sums:
-                sums.all_ready()
-                self._file.write(address, source)
-                found = sums.finish()
-        note(whole.first, whole.last, [total for of_block in found for total in of_block])
+            self._file.write(address, source[:begin])
+            sums = self._write_blocks(_Blocks(whole, source[begin:stop]))
+            self._file.write(address + stop, source[stop:])
+        note(whole.with_sums(sums))
+
+    def _write_blocks(self, blocks: _Blocks) -> list[int]:
+        with self._beside.begin(len(blocks.places), blocks.sums) as sums:
+            for number, (address, block) in enumerate(blocks.places):
+                sums.ready(number)
+                self._file.write(address, block)
+            return _all_of(sums.finish())
 
     def whole(self, first: int, last: int) -> memoryview:
         """These pages as they are in the file. `BytesDamaged` where it has none."""
@@ -153,26 +156,27 @@ def _whole_pieces(pieces: Pieces, address: int, end: int) -> tuple[int, int]:
 
 
 class _Blocks:
-    """Pieces in memory, some at a time."""
+    """Pieces in memory, `BLOCK_PIECES` at a time."""
 
     def __init__(self, pieces: Pieces, memory: memoryview) -> None:
         self._pieces = pieces
-        self._memory = memory
-        self.num = -(-len(pieces) // BLOCK_PIECES)
-
-    def pieces(self, number: int) -> Pieces:
-        begin = number * BLOCK_PIECES
-        return self._pieces.part(begin, min(begin + BLOCK_PIECES, len(self._pieces)))
-
-    def place(self, number: int) -> tuple[int, memoryview]:
-        """Its first page, and its memory."""
-        some, origin = self.pieces(number), self._pieces.first
-        low, high = some.first - origin, some.last - origin
-        return some.first, self._memory[low * PAGE_BYTES : high * PAGE_BYTES]
+        firsts = pieces.starts[::BLOCK_PIECES]
+        lows = [(first - pieces.first) * PAGE_BYTES for first in firsts]
+        highs = [*lows[1:], memory.nbytes]
+        self.places = [
+            (first * PAGE_BYTES, memory[low:high])
+            for first, low, high in zip(firsts, lows, highs, strict=True)
+        ]
+        """Of each its address, and its memory."""
 
     def sums(self, number: int) -> list[int]:
-        some = self.pieces(number)
-        return sums_of(self.place(number)[1], some.starts, some.ends)
+        some = slice(number * BLOCK_PIECES, (number + 1) * BLOCK_PIECES)
+        block = self.places[number][1]
+        return sums_of(block, self._pieces.starts[some], self._pieces.ends[some])
+
+
+def _all_of(sums: list[list[int]]) -> list[int]:
+    return [total for of_block in sums for total in of_block]
 
 
 def file_access(path: str, sums_path: str) -> dict[str, Any]:

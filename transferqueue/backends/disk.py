@@ -40,9 +40,9 @@ from transferqueue.backends.kept_room import KeptRoom
 from transferqueue.backends.owned_arena import OwnedArena
 from transferqueue.backends.parting import Parting
 from transferqueue.backends.piece_sums import PieceSums, sum_of
+from transferqueue.backends.pieces import Pieces
 from transferqueue.errors import BytesDamaged, ConfigError, ServiceFailed
 from transferqueue.shard.allocator import PAGE_BYTES
-from transferqueue.shard.free_ranges import merge_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -239,6 +239,8 @@ class DiskBackend(AllocatingBackend):
 
     def _fill_blanks(self, first: int, last: int) -> None:
         """Pages there that were not written to are zeros, also in the file."""
+        if not self._is_blank[first:last].any():
+            return
         blank = first + np.flatnonzero(self._is_blank[first:last])
         for page in blank.tolist():
             self._file.write(page * PAGE_BYTES, _ZEROS)
@@ -254,7 +256,8 @@ class DiskBackend(AllocatingBackend):
             for _, _, first, last in _pages(addresses, nbytes):
                 self._fill_blanks(first, last)
                 for low, high in self._sums.unknown(first, last):
-                    self._sums.note(low, high, [sum_of(self._checked.whole(low, high))])
+                    total = sum_of(self._checked.whole(low, high))
+                    self._sums.note(Pieces(starts=[low], ends=[high], sums=[total]))
                 self._sums.save(first, last)
             if self._sync is Sync.SEAL:
                 self._file.sync()
@@ -330,9 +333,12 @@ def _pages(addresses: Int64s, nbytes: Int64s) -> Iterator[tuple[int, int, int, i
 
 def _merged(pages: list[Range]) -> list[Range]:
     """Sorted, those that touch as one."""
-    starts, ends = np.array(sorted(pages), np.int64).reshape(-1, 2).T
-    starts, ends = merge_adjacent(starts, ends)
-    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+    found: list[Range] = []
+    for first, last in sorted(pages):
+        if found and found[-1][1] == first:
+            first = found.pop()[0]
+        found.append((first, last))
+    return found
 
 
 def _bytes_of(pages: Iterable[Range]) -> list[Range]:

@@ -35,8 +35,11 @@ class DiskFile:
 
     @property
     def room_beside(self) -> int:
-        """Bytes that the file system has for anybody."""
-        found = os.fstatvfs(self._fd)
+        """Bytes that the file system has for anybody; 0 where it does not say."""
+        try:
+            found = os.fstatvfs(self._fd)
+        except OSError:
+            return 0
         return found.f_bavail * found.f_frsize
 
     def take_room(self, offset: int, nbytes: int) -> None:

@@ -28,7 +28,7 @@ from transferqueue.backends.pieces import (
     SUM_BITS,
     Pieces,
     begins,
-    ends,
+    bounds,
     layout_of,
     plausible,
     with_sums,
@@ -115,17 +115,17 @@ class PieceSums(Closing):
         """The piece that has pages on both sides of where ``page`` begins, if there is one."""
         if page >= len(self._entries):
             return None
-        first, last = self._bounds(page, page + 1)
-        return None if first == page else (first, last)
+        found = bounds(self._entries, page)
+        return None if found[0] == page else found
 
     def part(self, first: int, last: int, parts: Iterable[tuple[int, int, int]]) -> None:
-        """Of the pages of one piece these are pieces from now on: first, last and sum. The others
-        are in none. Saved."""
+        """Of the pages of one piece these are pieces from now on: first, last and
+        sum. The others are in none. Saved."""
         self._entries[first:last] = NO_PIECE
         self._is_known[first:last] = False
         for low, high, total in parts:
-            layout = layout_of(high - low)
-            self._entries[low:high] = with_sums(layout, np.array([total], np.uint64))
+            one = Pieces(starts=[low], ends=[high], sums=[total])
+            self._entries[low:high] = with_sums(layout_of(high - low), one)
         self._save(first, last)
 
     # -- sums -----------------------------------------------------------------------------------
@@ -134,31 +134,27 @@ class PieceSums(Closing):
         """What these pages hold has changed."""
         self._is_known[first:last] = False
 
-    def note(self, first: int, last: int, sums: list[int]) -> None:
-        """Of the whole pieces from page ``first`` to ``last``."""
-        some = self._entries[first:last]
-        self._entries[first:last] = with_sums(some, np.array(sums, np.uint64))
-        self._is_known[first:last] = True
+    def note(self, pieces: Pieces) -> None:
+        """Sums of whole pieces."""
+        pages = slice(pieces.first, pieces.last)
+        self._entries[pages] = with_sums(self._entries[pages], pieces)
+        self._is_known[pages] = True
 
     def unknown(self, first: int, last: int) -> list[tuple[int, int]]:
         """First and last page of the pieces there of which some page changed since."""
-        pages = first + np.flatnonzero(~self._is_known[first:last])
-        starts = np.unique(begins(self._entries, pages))
-        found: list[int] = starts.tolist()
-        return list(zip(found, ends(self._entries, starts).tolist(), strict=True))
+        is_known = self._is_known[first:last]
+        if is_known.all():
+            return []
+        starts = np.unique(begins(self._entries, first + np.flatnonzero(~is_known)))
+        return [bounds(self._entries, page) for page in starts.tolist()]
 
     def save(self, first: int, last: int) -> None:
         """Leave the sums of these pages to clients and to a successor."""
-        self._save(*self._bounds(first, last))
+        self._save(bounds(self._entries, first)[0], bounds(self._entries, last - 1)[1])
 
     def _save(self, first: int, last: int) -> None:
         entries = self._entries[first:last].astype("<u8", copy=False)
         os.pwrite(self._fd, entries.data, len(HEAD) + first * ENTRY_BYTES)
-
-    def _bounds(self, first: int, last: int) -> tuple[int, int]:
-        """Of the pieces that these pages are in."""
-        pages = np.array([first, last - 1])
-        return int(begins(self._entries, pages)[0]), int(ends(self._entries, pages)[1])
 
     def sync(self) -> None:
         os.fdatasync(self._fd)

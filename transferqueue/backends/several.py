@@ -46,9 +46,6 @@ def own_addresses(addresses: Int64s) -> Int64s:
     return addresses & _OWN
 
 
-PIECE_BYTES = 1 << 20
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One of several backends."""
@@ -69,6 +66,7 @@ class SeveralBackends(Backend):
         self.default = default
         self._all = tuple(member.backend for member in members)
         self._chosen = self._all[default]
+        self._with_ticks = [one for one in self._all if type(one).tick is not Backend.tick]
         self.devices = tuple(
             n for n, one in enumerate(self._all) if one.device_access() is not None
         )
@@ -208,8 +206,7 @@ class SeveralBackends(Backend):
             block = self.readable(int(starts[0]), int(nbytes[0]))
         else:
             block = self.read_ranges(starts, nbytes).data
-        for at in range(0, len(block), PIECE_BYTES):
-            target.write(address + at, block[at : at + PIECE_BYTES])
+        target.write(address, block)
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -291,8 +288,8 @@ class SeveralBackends(Backend):
     # -- the rest -------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> float | None:
-        due = (one.tick(now_s) for one in self._all)
-        return min((at_s for at_s in due if at_s is not None), default=None)
+        due = [one.tick(now_s) for one in self._with_ticks]
+        return min((at_s for at_s in due if at_s is not None), default=None) if due else None
 
     def client_access(self) -> dict[str, Any] | None:
         return self._all[0].client_access()
