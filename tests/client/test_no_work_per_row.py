@@ -6,6 +6,7 @@ first, or whether a range of rows is one run, decides about short cuts.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 import transferqueue as tq
+from tests.coordinator.conftest import Driver
 from tests.shard_settings import shard_settings
 from transferqueue.client import lease_returns
 from transferqueue.net.server import Request
@@ -163,6 +165,30 @@ def test_clearing_samples(client: tq.Client) -> None:
     assert_equal_counts(make)
 
 
+def test_claiming_samples_and_acking_them(client: tq.Client) -> None:
+    tasks = itertools.count()
+
+    def make(num_rows: int) -> Callable[[], Any]:
+        partition = f"claimed {num_rows} {next(tasks)}"
+        tags = {"group": np.arange(num_rows) // 4, "policy_version": 3}
+        client.wait(client.put(columns(num_rows), partition=partition, tags=tags))
+
+        def claim() -> None:
+            with client.claim(
+                task=f"task {next(tasks)}",
+                partition=partition,
+                fields=["dense", "ragged"],
+                n=num_rows,
+                where=tq.tag("policy_version") >= 3,
+                timeout_s=20,
+            ) as claimed:
+                assert len(claimed.tags["group"]) == num_rows
+
+        return claim
+
+    assert_equal_counts(make)
+
+
 HANDLE_OPERATIONS: dict[str, Callable[[tq.BatchHandle], Any]] = {
     "chunk": lambda h: h.chunk(32),
     "split": lambda h: h.split(len(h) // 4),
@@ -273,6 +299,37 @@ def shard(tmp_path: Path) -> Iterator[LoneShard]:
     shard = LoneShard(tmp_path)
     yield shard
     shard.close()
+
+
+SAMPLERS: dict[str, Any] = {
+    "fifo": None,
+    "groups": tq.samplers.Groups(size=4),
+    "balanced": tq.samplers.LengthBalanced(dp_size=4),
+    "freshest": tq.samplers.FreshestFirst("policy_version"),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_coordinator_hands_samples_out(name: str) -> None:
+    def make(num_rows: int) -> Callable[[], Any]:
+        driver, tasks = Driver(), itertools.count()
+        lengths = np.random.default_rng(0).integers(1, 99, num_rows)
+        driver.put(
+            num_rows,
+            ("x", "y"),
+            tags={"group": np.arange(num_rows) // 4, "length": lengths, "policy_version": 3},
+        )
+        driver.clear(driver.put(8))
+
+        def claim() -> None:
+            grant = driver.take(
+                num_rows, task=f"task {next(tasks)}", fields=("x", "y"), sampler=SAMPLERS[name]
+            )
+            driver.ack(grant)
+
+        return claim
+
+    assert_equal_counts(make)
 
 
 def test_a_shard_takes_a_put(shard: LoneShard) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -22,7 +23,7 @@ from transferqueue.coordinator.samplers import (
     SamplerRegistry,
     Weighted,
 )
-from transferqueue.coordinator.samplers.length_balanced import balance
+from transferqueue.coordinator.samplers.length_balanced import balance, best_trade
 from transferqueue.coordinator.tag_values import tag_values
 from transferqueue.errors import InvalidInput
 
@@ -173,6 +174,33 @@ REALISTIC = {
         rng.random(n) < 0.3, 8192, rng.integers(50, 500, n)
     ),
 }
+
+
+@given(
+    mine=st.lists(st.integers(0, 50), min_size=1, max_size=12),
+    theirs=st.lists(st.integers(0, 50), min_size=1, max_size=12),
+    gap=st.integers(0, 60),
+)
+def test_no_trade_is_better_than_the_one_that_is_found(
+    mine: list[int], theirs: list[int], gap: int
+) -> None:
+    give, take, gain = best_trade(np.array(mine, float), np.array(theirs, float), float(gap))
+    difference = mine[give] - theirs[take]
+    assert gain == min(difference, gap - difference)
+    assert gain == max(min(m - t, gap - (m - t)) for m in mine for t in theirs)
+
+
+def test_many_samples_are_balanced_in_little_time_and_memory() -> None:
+    """A table of all pairs of two parts would be 2 GiB here."""
+    lengths = np.random.default_rng(0).exponential(2000.0, 4 * 16_384)
+    tracemalloc.start()
+    parts = balance(lengths, 4)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    loads = lengths[parts].sum(axis=1)
+    assert loads.max() <= 1.001 * loads.mean()
+    assert sorted(parts.ravel().tolist()) == list(range(len(lengths)))
+    assert peak_bytes < 64 << 20
 
 
 @pytest.mark.parametrize("distribution", REALISTIC)

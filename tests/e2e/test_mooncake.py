@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -99,6 +101,32 @@ def test_a_store_that_dies_under_traffic_is_an_error_for_its_fields_alone(master
             lambda: client.status()["shards"][0]["backends"]["mooncake"]["used_bytes"] == 0,
             timeout_s=20,
         )
+
+
+def test_a_shard_that_is_started_again_while_the_store_is_away_serves_all_else(
+    master: Master,
+) -> None:
+    mooncake = {"budget_bytes": 16 * MIB, "options": {**master.options, "timeout_s": 1.0}}
+    with (
+        tq.serve(budget_bytes=32 * MIB, backends={"mooncake": mooncake}) as service,
+        tq.connect(service.address, timeout_s=20) as client,
+    ):
+        client.create_partition("images", backend={"pixels": "mooncake", "*": "shm"})
+        gone = client.put(rows(1), partition="images")
+        kept = client.put(rows(2), partition="plain")
+        master.kill()
+        os.kill(service.pids["shard-0"], signal.SIGKILL)
+        check(client, kept, 2)
+        with pytest.raises(errors.RowsLost, match="4 of 4"):
+            client.get(gone)
+        with pytest.raises(
+            errors.ServiceFailed, match=r"'mooncake': was not there when .*mooncake_"
+        ):
+            client.put(rows(3), partition="images")
+        beside = client.put({"ids": rows(3)["ids"]}, partition="images")
+        assert torch.equal(client.get(beside)["ids"], rows(3)["ids"])
+        assert "start it with" in client.status()["shards"][0]["backends"]["mooncake"]["away"]
+        assert not service.failures
 
 
 def test_a_service_without_its_store_does_not_start(master: Master) -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import torch
 from click.testing import CliRunner
@@ -185,6 +186,30 @@ def test_a_process_that_is_killed_is_started_again_where_it_was(service: RayServ
         assert held.unique().tolist() == [1.0]
         claim.ack()
         del held
+
+
+def test_options_of_ray_reach_its_actors_which_ray_starts_again(cluster: Any) -> None:
+    del cluster
+    (second,) = (n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("second"))
+    options = {"resources": {"second": 0.1}, "runtime_env": {"env_vars": {"TQ_OPTION": "seen"}}}
+    with (
+        tq.serve_ray(name="options", nodes=[second], budget_bytes=8 << 20, **options) as service,
+        tq.connect(service.address, keys=service.client_keys, timeout_s=90) as client,
+    ):
+        assert list(service.shard_nodes.values()) == [second]
+        wait_until(lambda: ray.available_resources()["second"] == pytest.approx(0.8))
+        pids = service.pids()
+        for pid in pids.values():
+            assert b"TQ_OPTION=seen" in Path(f"/proc/{pid}/environ").read_bytes()
+        kept = client.put({"x": torch.arange(1000).reshape(10, 100)})
+        claim = client.claim(task="t", fields=["x"], n=10)
+        for process in ("shard-0", "coordinator"):  # Ray's own processes around ours
+            os.kill(psutil.Process(pids[process]).ppid(), signal.SIGKILL)
+        wait_until(lambda: not any(map(is_alive, pids.values())), timeout_s=20)
+        assert client.get(kept)["x"].flatten().tolist() == list(range(1000))
+        claim.ack()
+        assert not set(service.pids().values()) & set(pids.values())
+        assert client.get(client.put({"x": torch.ones(4)}))["x"].sum() == 4
 
 
 def slots_of_puts(client: tq.Client, num_puts: int = 9) -> set[int]:

@@ -7,17 +7,23 @@ use without it, for the journal is there. What another one has lost is lost alon
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from transferqueue.backends.registry import open_backend
+from transferqueue.backends.away import AwayBackend
+from transferqueue.backends.base import Capabilities
+from transferqueue.backends.registry import load_backend, open_backend
 from transferqueue.backends.several import Member, SeveralBackends
 from transferqueue.config import SPILL_NAME, OtherBackend, SpillConfig
+from transferqueue.errors import ConfigError, ServiceFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from transferqueue.backends.base import BackendConfig
+    from transferqueue.backends.base import Backend, BackendConfig
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +43,13 @@ class StorageConfig:
         return self.config.budget_bytes + sum(other.budget_bytes for other in self.others)
 
     def opened(self, *, recover: bool) -> SeveralBackends:
-        """All of them, or none where one cannot be: `ConfigError` or `ServiceFailed` of that."""
+        """All of them, or none where one cannot be: `ConfigError` or `ServiceFailed` of that. When
+        the shard is started again, one beside the default one whose store is away is no obstacle:
+        see `AwayBackend`."""
         found: list[Member] = []
         try:
             for name, backend, config in self._wanted():
-                opened = open_backend(backend, replace(config, recover=recover))
+                opened = self._open(name, backend, replace(config, recover=recover))
                 member = Member(name=name, backend=opened, budget_bytes=config.budget_bytes)
                 found.append(member)
             several = _numbered(found)
@@ -54,6 +62,15 @@ class StorageConfig:
                 member.backend.close(keep=member.backend.recovered)
             raise
         return several
+
+    def _open(self, name: str, backend: str, config: BackendConfig) -> Backend:
+        try:
+            return open_backend(backend, config)
+        except (ConfigError, ServiceFailed) as error:
+            if name == self.backend or not config.epoch or _outlives_process(backend):
+                raise
+            _log.error("shard %d goes on without backend %r: %s", config.slot, name, error)
+            return AwayBackend(name, config.budget_bytes, str(error))
 
     def _wanted(self) -> list[tuple[str, str, BackendConfig]]:
         """Name, entry point and settings of each, the default one first."""
@@ -83,6 +100,12 @@ class StorageConfig:
             directory_setting="spill_dir",
             options={},
         )
+
+
+def _outlives_process(backend: str) -> bool:
+    """Then what it holds must wait for it. So it must where an instance alone can tell."""
+    said = getattr(load_backend(backend), "capabilities", None)
+    return not isinstance(said, Capabilities) or said.outlives_process
 
 
 def _numbered(members: Sequence[Member]) -> SeveralBackends:

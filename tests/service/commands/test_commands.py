@@ -115,7 +115,7 @@ def test_json_has_the_keys_that_are_documented(service: tq.Service) -> None:
 def test_what_is_printed_is_what_the_json_says(service: tq.Service, handle: tq.BatchHandle) -> None:
     uid = int(handle.uids[0])
     for command, expected in (
-        (["status"], ["train", "actor", "critic", "from shard 0, 1 bytes come here by shm"]),
+        (["status"], ["train", "actor", "critic", "bytes of shard 0, 1 come here by shm"]),
         (["ls"], ["train", "prompt text", "actor critic"]),
         (["describe", "train", "--limit", "2"], ["policy_version=1", "float32", "4 more samples"]),
         (["describe", hex(uid)], [f"sample {uid}", "claimed", "claim "]),

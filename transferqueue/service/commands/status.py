@@ -113,7 +113,7 @@ def _ways(links: Sequence[Mapping[str, Any]]) -> list[str]:
         if link["why_not_better"]:
             how += f" (not better: {link['why_not_better']})"
         alike.setdefault(how, []).append(str(link["slot"]))
-    return [f"from shard {', '.join(slots)} bytes come here {how}" for how, slots in alike.items()]
+    return [f"bytes of shard {', '.join(slots)} come here {how}" for how, slots in alike.items()]
 
 
 def _on_disk(shard: Mapping[str, Any]) -> str:
