@@ -168,6 +168,14 @@ class Replica(Worker):
     @register(Dispatch.HANDLE, reads=["ids", "nowhere"])
     def read_what_is_not_there(self, data: DataProto) -> None: ...
 
+    @register(Dispatch.ONE_TO_ALL)
+    def fetch_without_room(self) -> None:
+        def fetch() -> Any:
+            raise MemoryError("no room")
+
+        assert self._shared_reads is not None
+        self._shared_reads.fetch(fetch)
+
 
 class Plain(Worker):
     """Methods that need no service."""

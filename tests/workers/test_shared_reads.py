@@ -57,5 +57,9 @@ def test_the_columns_are_fetched_once_and_are_every_ranks_own(client: tq.Client)
             group.read_what_is_not_there(handle)
         assert isinstance(error.value.cause, FieldsMissing)
         assert "rank 1 failed too" in error.value.__notes__[0]
+        with pytest.raises(WorkerFailed, match="MemoryError: no room") as error:
+            group.fetch_without_room()
+        assert "rank 1 failed too" in error.value.__notes__[0]
+        assert "no room (on the rank that fetches for this one)" in error.value.__notes__[0]
         assert len(group.read(handle[:0])) == 2
         group.leave()

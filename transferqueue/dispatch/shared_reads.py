@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from transferqueue.errors import ConfigError, TransferQueueError
+from transferqueue.errors import ConfigError, RemoteError, TransferQueueError
 from transferqueue.view import jagged
 
 Columns = Mapping[str, Any]
@@ -91,6 +91,10 @@ class SharedReads:
             columns = fetch()
         except TransferQueueError as error:
             self._tell([error])
+            raise
+        except BaseException as error:  # else the others would wait for what never comes
+            why = f"{error} (on the rank that fetches for this one)"
+            self._tell([RemoteError(type(error).__name__, why)])
             raise
         tensors = {n: _Layout.of(c) for n, c in columns.items() if isinstance(c, torch.Tensor)}
         self._tell([{n: tensors[n][0] if n in tensors else c for n, c in columns.items()}])
