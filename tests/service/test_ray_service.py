@@ -65,7 +65,8 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def service(cluster: Any) -> Iterator[RayService]:
     del cluster
-    with tq.serve_ray(budget_bytes=32 << 20) as service:
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # none that joins later
+    with tq.serve_ray(budget_bytes=32 << 20, nodes=nodes) as service:
         yield service
 
 
@@ -241,7 +242,8 @@ def test_a_node_joins_is_drained_and_goes_under_clients_that_were_there_before(
         )
         node = cluster.add_node(num_cpus=1, **NODE)
         try:
-            assert service.add_shards() == [2]
+            wait_until(lambda: 2 in service.shard_nodes, timeout_s=30)
+            assert service.add_shards() == [], "it has one; returns when that is there"
             joined = service.shard_nodes[2]
             assert len(set(service.shard_nodes.values())) == 3
             one.held()  # any answer of the coordinator tells of it
@@ -291,6 +293,7 @@ def test_the_last_shard_is_not_drained_and_an_empty_node_goes_without_loss(clust
         assert slots_of_puts(client) == {0}
         assert service.remove(second) == ()
         assert slots_of_puts(client) == {0}
+        assert service.add_shards() == [], "nobody wants one there"
 
 
 def test_a_node_is_lost_with_its_arena_and_nothing_that_was_acknowledged(cluster: Any) -> None:
@@ -373,7 +376,7 @@ def test_what_cannot_start_says_why_and_leaves_nothing(cluster: Any) -> None:
 
 def test_a_service_of_a_name_that_nobody_has_is_not_found(cluster: Any) -> None:
     del cluster
-    from transferqueue.service.ray_service import ray_connection
+    from transferqueue.service.ray_actors import ray_connection
 
     assert ray_connection("nobody") is None
 

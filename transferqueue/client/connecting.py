@@ -204,7 +204,7 @@ def _ray_connection() -> RayConnection | None:
     """The service on the Ray cluster that this process is connected to, if it is to any."""
     if "ray" not in sys.modules:
         return None
-    from transferqueue.service.ray_service import ray_connection
+    from transferqueue.service.ray_actors import ray_connection
 
     return ray_connection()
 

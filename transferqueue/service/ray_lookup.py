@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import ray
 
 from transferqueue.errors import NoService
-from transferqueue.service.ray_service import ray_connection
+from transferqueue.service.ray_actors import ray_connection
 
 if TYPE_CHECKING:
     from transferqueue.service.ray_supervisor import RayConnection

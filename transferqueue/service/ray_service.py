@@ -8,40 +8,41 @@ memory or encrypted TCP, never through Ray.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from transferqueue.checkpoint.restore_plan import RestorePlan, plan_restore
 from transferqueue.closing import Closing
 from transferqueue.config import ServiceConfig
 from transferqueue.coordinator.samplers.registry import path_of
-from transferqueue.errors import ConfigError, ServiceFailed
+from transferqueue.errors import ConfigError, TransferQueueError
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.net.sync_channel import run_blocking
 from transferqueue.service.child import sampler_settings, tracing_settings
 from transferqueue.service.held_rows import HeldRows, held_rows
-from transferqueue.service.ray_nodes import alive_nodes, chosen_nodes
+from transferqueue.service.ray_actors import (
+    ANSWER_TIMEOUT_S,
+    DEFAULT_NAME,
+    NAMESPACE,
+    answers,
+    end_actors,
+)
+from transferqueue.service.ray_nodes import NodeWatch, alive_nodes, chosen_nodes
 from transferqueue.service.ray_supervisor import RayConnection, SupervisorActor
 from transferqueue.service.readiness import wait_in_step, wait_registered
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from transferqueue.coordinator.samplers import Sampler
-
-NAMESPACE = "transferqueue"
-"""Ray namespace of all services, so that workers of any namespace find them."""
-
-DEFAULT_NAME = "transferqueue"
-
-ANSWER_TIMEOUT_S = 30.0
 
 POLL_EVERY_S = 0.2
 
@@ -73,7 +74,9 @@ class RayService(Closing):
         nodes: Sequence[str],
         actor_options: Mapping[str, Any],
         restore: str | None = None,
+        follows: bool = False,
     ) -> None:
+        """``follows``: nodes that join get shards by themselves."""
         self.config = config
         self.name = name
         self._files_id = self.service_id = secrets.token_hex(8)
@@ -81,6 +84,11 @@ class RayService(Closing):
         self._options = dict(actor_options)
         self._keys = ServiceKeys.generate(encrypted=config.encrypt, readers=config.read_keys)
         self._closed = False
+        self._changing = threading.RLock()
+        """Shards come or go."""
+        self._left: set[str] = set()
+        """Nodes that are not to have shards any more."""
+        self._watch = NodeWatch(self.add_shards)
         self._draining: set[int] = set()
         """Slots that take no new samples."""
         self._plan: RestorePlan | None = None
@@ -104,6 +112,8 @@ class RayService(Closing):
         except BaseException:
             self.close()
             raise
+        if follows:
+            self._watch.start()
 
     @property
     def address(self) -> str:
@@ -187,34 +197,32 @@ class RayService(Closing):
         return self.config.start_timeout_s + more_s
 
     def _answers(self, references: Sequence[Any]) -> list[Any]:
-        """What actors answer. ``ServiceFailed``, or why a process could not start."""
         # Ray starts a Python first, on a busy machine in tens of seconds.
-        limit_s = self._start_timeout_s + ANSWER_TIMEOUT_S
-        try:
-            return list(ray.get(list(references), timeout=limit_s))
-        except GetTimeoutError:
-            raise ServiceFailed(
-                self.name, f"its actors did not start in {limit_s:.0f} s; see `ray list actors`"
-            ) from None
-        except RayTaskError as error:
-            raise error.cause from None
-        except RayError as error:
-            raise ServiceFailed(self.name, _cause_of(error)) from None
+        return answers(self.name, references, self._start_timeout_s + ANSWER_TIMEOUT_S)
 
     def add_shards(self) -> list[int]:
-        """Put shards on the nodes that have joined since; returns their slots.
+        """Put shards on the nodes that have joined since; returns their slots. Nodes that were
+        drained or removed are left alone. It happens by itself within seconds where the service is
+        one of all nodes. ServiceFailed, or why one could not start; none is added then.
 
         Clients use them from the next answer of the coordinator on, or once they meet a handle that
         names one. Rows stay where they are.
         """
-        known = set(self._actors.nodes.values())
-        new = [node for node in alive_nodes() if node not in known]
-        places = {self._given_slot(): node for node in new for _ in range(self._shards_per_node)}
-        self._start_shards(places)
-        added = list(places)
-        timeout_s = self.config.start_timeout_s
-        wait_registered(self.address, self.client_keys, added, timeout_s=timeout_s)
-        return added
+        with self._changing:
+            known = {*self._actors.nodes.values(), *self._left}
+            new = [] if self._closed else [node for node in alive_nodes() if node not in known]
+            places = {
+                self._given_slot(): node for node in new for _ in range(self._shards_per_node)
+            }
+            try:
+                self._start_shards(places)
+                timeout_s = self.config.start_timeout_s
+                wait_registered(self.address, self.client_keys, [*places], timeout_s=timeout_s)
+            except BaseException:
+                with contextlib.suppress(TransferQueueError):
+                    self._end_shards(places)
+                raise
+            return list(places)
 
     def _given_slot(self) -> int:
         """From the coordinator: others may join as well."""
@@ -246,6 +254,7 @@ class RayService(Closing):
             raise ConfigError(
                 f"node {node} has the last shards that take new samples; add_shards() first"
             )
+        self._left.add(node)
         self._answers([self._actors.shards[slot].drain.remote() for slot in slots])
         self._draining.update(slots)
         deadline_s = time.monotonic() + timeout_s
@@ -262,28 +271,41 @@ class RayService(Closing):
         copies, nothing: others take their place."""
         from transferqueue.client.connecting import connect
 
-        slots = self._slots_on(node)
-        with connect(self.address, keys=self.client_keys) as client:
-            held, lost = held_rows(client, slots), set()
-            for slot in slots:
-                actor = self._actors.shards.pop(slot)
-                _end([actor])
-                if run_blocking(client._ops.upkeep.lose_shard(slot, owner="")):
-                    lost.add(slot)
-                del self._actors.nodes[slot]
+        with self._changing:
+            slots = self._slots_on(node)
+            self._left.add(node)
+            with connect(self.address, keys=self.client_keys) as client:
+                held = held_rows(client, slots)
+            lost = self._end_shards(slots)
         return tuple(rows for rows in held if rows.slot in lost)
 
+    def _end_shards(self, slots: Iterable[int]) -> set[int]:
+        """For good. Returns those whose rows are lost."""
+        from transferqueue.client.connecting import connect
+
+        lost = set()
+        for slot in slots:
+            actor = self._actors.shards.pop(slot, None)
+            if actor is not None:
+                end_actors([actor])
+            with connect(self.address, keys=self.client_keys) as client:
+                if run_blocking(client._ops.upkeep.lose_shard(slot, owner="")):
+                    lost.add(slot)
+            self._actors.nodes.pop(slot, None)
+        return lost
+
     def _slots_on(self, node: str) -> list[int]:
-        slots = [slot for slot, own in self._actors.nodes.items() if own == node]
+        nodes = self.shard_nodes
+        slots = [slot for slot, own in nodes.items() if own == node]
         if not slots:
-            there = sorted(set(self._actors.nodes.values()))
+            there = sorted(set(nodes.values()))
             raise ConfigError(f"no shard is on node {node}; they are on {there}")
         return slots
 
     def pids(self) -> dict[str, int]:
         """Process ids by name, each on its node: ``coordinator``, ``shard-0``, …"""
         actors = {"coordinator": self._actors.coordinator} | {
-            f"shard-{slot}": actor for slot, actor in self._actors.shards.items()
+            f"shard-{slot}": actor for slot, actor in dict(self._actors.shards).items()
         }
         pids = self._answers([actor.pid.remote() for actor in actors.values()])
         return dict(zip(actors, pids, strict=True))
@@ -293,11 +315,13 @@ class RayService(Closing):
         if self._closed:
             return
         self._closed = True
-        actors = [*self._actors.shards.values(), self._actors.coordinator]
+        self._watch.close()
+        with self._changing:
+            actors = [*self._actors.shards.values(), self._actors.coordinator]
         actors = [actor for actor in actors if actor is not None]
         if not actors or not ray.is_initialized():
             return
-        _end(actors)
+        end_actors(actors)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.address
@@ -334,8 +358,9 @@ def serve_ray(
 ) -> RayService:
     """Start a service on the Ray cluster that this process is connected to.
 
-    ``shards_per_node`` shards on every node (or on those of ``nodes``, by node id), each with
-    ``budget_bytes``, and the coordinator on this node. Any process of the cluster reaches it with
+    ``shards_per_node`` shards on every node, also on those that join while this process runs (or on
+    those of ``nodes``, by node id, alone), each with ``budget_bytes``, and the coordinator on this
+    node. Any process of the cluster reaches it with
     ``tq.connect()``. What bytes lie on (``backend``, ``backends``, ``spill_dir``, …), ``encrypt``,
     ``read_keys`` and ``prefault``: see `ServiceConfig`; folders are each node's own.
     ``replicas=2``: every row is on shards of two nodes. When a node is lost with all that was on
@@ -381,34 +406,5 @@ def serve_ray(
         nodes=chosen,
         actor_options=actor_options,
         restore=None if restore is None else os.fspath(restore),
+        follows=nodes is None,
     )
-
-
-def ray_connection(name: str = DEFAULT_NAME) -> RayConnection | None:
-    """The service of this name on the cluster that this process is connected to, if there is
-    one. ``ServiceFailed`` when its coordinator does not answer."""
-    if not ray.is_initialized():
-        return None
-    try:
-        coordinator = ray.get_actor(f"{name}-coordinator", namespace=NAMESPACE)
-    except ValueError:
-        return None
-    try:
-        connection: RayConnection = ray.get(
-            coordinator.connection.remote(), timeout=ANSWER_TIMEOUT_S
-        )
-    except RayError as error:
-        raise ServiceFailed(f"{name}-coordinator", _cause_of(error)) from None
-    return connection
-
-
-def _end(actors: Sequence[Any]) -> None:
-    """End processes and actors; also of nodes that are gone already."""
-    farewells = [actor.stop.remote() for actor in actors]
-    ray.wait(farewells, num_returns=len(farewells), timeout=ANSWER_TIMEOUT_S)
-    for actor in actors:
-        ray.kill(actor)
-
-
-def _cause_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
