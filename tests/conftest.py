@@ -30,8 +30,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")  # how long an example takes is no outcome
 
-GRACE_S = 3.0
-"""Reaping a closed socket or an ended process takes a moment."""
+GRACE_S = 8.0
+"""Reaping a closed socket or an ended process takes a moment; a client that has leases to give back
+to a shard that does not answer takes up to `lease_returns.GIVE_UP_S`."""
 
 
 PATIENCE_S = 0.05

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
 from transferqueue.errors import ServiceFailed
 from transferqueue.service import ray_nodes
 from transferqueue.service.ray_nodes import NodeWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DEADLINE_S = 10.0
 
