@@ -32,6 +32,7 @@ from examples.hosting import hosted
 from examples.reporting.comparison import (
     ModeRun,
     Point,
+    first_batch_at_s,
     print_comparison,
     print_seeds,
     save_comparison,
@@ -152,7 +153,6 @@ def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> Mod
     path = options.out / f"timeline-{mode.value}-seed{recipe.seed}.json"
     path.write_text(json.dumps(chrome_trace(spans)))
     work = [span for name in TRAINERS for span in spans.get(name, ())]
-    first_at_s = min(span.start_s for span in work if not span.name.endswith(".publish"))
     return ModeRun(
         mode=mode.value,
         seed=recipe.seed,
@@ -163,7 +163,7 @@ def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> Mod
         reports=tuple(reports),
         seconds=ended_at_s - started_at_s,
         trainer_busy_s=busy_time(work, started_at_s, ended_at_s).busy_s,
-        idle_share_at_work=busy_time(work, first_at_s, ended_at_s).idle_share,
+        idle_share_at_work=busy_time(work, first_batch_at_s(work), ended_at_s).idle_share,
     )
 
 
