@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--seeds", type=int, nargs="+", default=[0], help="one run of each mode a seed")
     add("--modes", nargs="+", choices=every, default=every)
     add("--token-s", type=float, default=0.06, help="seconds a column of tokens (default: 0.06)")
-    add("--max-staleness", type=int, default=8, help="of fully_async (default: 8)")
+    add("--max-staleness", type=int, default=10, help="of fully_async (default: 10)")
     add("--updates-ahead", type=float, default=3.0, help="of fully_async (default: 3)")
     add("--rollouts", type=at_least_one, default=2, help="processes that generate (default: 2)")
     add("--host", choices=["processes", "ray"], default="processes")
