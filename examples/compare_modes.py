@@ -32,6 +32,7 @@ from examples.hosting import hosted
 from examples.reporting.comparison import (
     ModeRun,
     Point,
+    first_batch_at_s,
     print_comparison,
     print_seeds,
     save_comparison,
@@ -89,7 +90,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--seeds", type=int, nargs="+", default=[0], help="one run of each mode a seed")
     add("--modes", nargs="+", choices=every, default=every)
     add("--token-s", type=float, default=0.06, help="seconds a column of tokens (default: 0.06)")
-    add("--max-staleness", type=int, default=8, help="of fully_async (default: 8)")
+    add("--max-staleness", type=int, default=10, help="of fully_async (default: 10)")
     add("--updates-ahead", type=float, default=3.0, help="of fully_async (default: 3)")
     add("--rollouts", type=at_least_one, default=2, help="processes that generate (default: 2)")
     add("--host", choices=["processes", "ray"], default="processes")
@@ -152,7 +153,6 @@ def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> Mod
     path = options.out / f"timeline-{mode.value}-seed{recipe.seed}.json"
     path.write_text(json.dumps(chrome_trace(spans)))
     work = [span for name in TRAINERS for span in spans.get(name, ())]
-    first_at_s = min(span.start_s for span in work if not span.name.endswith(".publish"))
     return ModeRun(
         mode=mode.value,
         seed=recipe.seed,
@@ -163,7 +163,7 @@ def run_mode(mode: Mode, recipe: Recipe, weights: Path, options: Options) -> Mod
         reports=tuple(reports),
         seconds=ended_at_s - started_at_s,
         trainer_busy_s=busy_time(work, started_at_s, ended_at_s).busy_s,
-        idle_share_at_work=busy_time(work, first_at_s, ended_at_s).idle_share,
+        idle_share_at_work=busy_time(work, first_batch_at_s(work), ended_at_s).idle_share,
     )
 
 

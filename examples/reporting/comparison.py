@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from controller.step_report import StepReport
+    from workers.spans import Span
 
 
 WINDOW = 3
@@ -72,6 +73,11 @@ class ModeRun:
     def seconds_to(self, accuracy: float) -> float | None:
         """Until the smoothed accuracy first was this high."""
         return next((p.seconds for p in self.smoothed if p.accuracy >= accuracy), None)
+
+
+def first_batch_at_s(work: Sequence[Span]) -> float:
+    """When a trainer that did this had its first batch; it publishes before it has any."""
+    return min(span.start_s for span in work if not span.name.endswith(".publish"))
 
 
 def common_accuracy(runs: Sequence[ModeRun]) -> float:

@@ -11,7 +11,8 @@ import pytest
 
 from controller.step_report import StepReport
 from examples import compare_modes
-from examples.reporting.comparison import ModeRun, Point, common_accuracy
+from examples.reporting.comparison import ModeRun, Point, common_accuracy, first_batch_at_s
+from workers.spans import NO_SAMPLES, Span
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,6 +54,14 @@ def test_the_same_accuracy_is_what_every_run_reaches() -> None:
 def test_idle_is_when_no_trainer_is_at_work_and_waiting_when_it_has_no_batch() -> None:
     assert run("sync").idle_share == pytest.approx(0.5)
     assert run("sync").wait_share == pytest.approx(0.4)
+
+
+def test_the_first_batch_is_there_when_the_first_stage_runs_not_when_weights_go_out() -> None:
+    def span(name: str, start_s: float) -> Span:
+        return Span(name=name, start_s=start_s, end_s=start_s + 1.0, uids=NO_SAMPLES)
+
+    work = [span("actor.update_actor", 3.0), span("critic.compute_values", 2.0)]
+    assert first_batch_at_s([span("actor.publish", 0.0), *work]) == 2.0
 
 
 @pytest.mark.slow
