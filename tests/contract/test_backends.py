@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.gpu.needs_cuda import needs_cuda
-from transferqueue.backends.checked_file import CheckedFile
+from transferqueue.backends.checked_file import CHANGED, CheckedFile
 from transferqueue.backends.device import DeviceBackend
 from transferqueue.backends.disk import DiskBackend
 from transferqueue.backends.heap import HeapBackend
@@ -190,8 +190,9 @@ class Trusting(DiskBackend):
 
 
 class Unchecked(CheckedFile):
-    def _read(self, first: int, block: memoryview, *_: object) -> None:
-        self._fill(first, block)
+    def _damaged(self, page: int, why: str) -> None:
+        if why != CHANGED:
+            super()._damaged(page, why)
 
 
 class Forgetting(DiskBackend):
