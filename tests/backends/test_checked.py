@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from tests.backends.object_store import DictBackend
 from transferqueue.backends.base import BackendConfig
-from transferqueue.backends.beside import Beside
 from transferqueue.backends.checked import CheckedBackend, checked
 from transferqueue.backends.heap import HeapBackend
 from transferqueue.backends.page_digests import digests_of, first_wrong
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from transferqueue.backends.base import Backend
     from transferqueue.testing.backend_contract import Check
 
-MIB = 1 << 20
 CONFIG = BackendConfig(service_id="svc", slot=0, budget_bytes=8 << 20)
 
 
@@ -115,16 +112,3 @@ def test_a_digest_is_of_its_page_alone() -> None:
         assert first_wrong(expected, spoilt) == at // 4096
     assert first_wrong(expected, data[:8192]) == 2
     assert digests_of(data[:0]).shape == (0,)
-
-
-@pytest.mark.parametrize("load", [0.0, 1000.0])
-def test_digests_are_the_same_whoever_makes_them(
-    monkeypatch: pytest.MonkeyPatch, load: float
-) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    data = np.random.default_rng(3).integers(0, 256, 9_000_005, dtype=np.uint8)
-    expected = digests_of(data)
-    with Beside() as beside:
-        assert (digests_of(data, beside) == expected).all()
-        data[8 * MIB + 7] ^= 1
-        assert first_wrong(expected, data, beside) == 8 * MIB // 4096

@@ -354,12 +354,7 @@ def test_any_part_of_a_slab_is_read_where_it_belongs_and_checked(tmp_path: Path)
             backend.read_into(address + PAGE_BYTES, out.data)
 
 
-@pytest.mark.parametrize("load", [0.0, 1000.0])
-def test_a_large_slab_is_checked_all_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float
-) -> None:
-    """Beside, where there is a core for it."""
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+def test_a_large_slab_is_checked_all_over(tmp_path: Path) -> None:
     size = 4 * BLOCK_BYTES + PIECE_BYTES + 100
     with DiskBackend.open(config(tmp_path, budget_bytes=8 * MIB)) as backend:
         data = np.random.default_rng(1).integers(0, 256, size, np.uint8)

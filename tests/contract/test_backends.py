@@ -186,7 +186,7 @@ class Trusting(DiskBackend):
 
     def __init__(self, arena: OwnedArena, options: DiskOptions) -> None:
         super().__init__(arena, options)
-        self._checked = Unchecked(self._file, self._sums, self._path, self._beside)
+        self._checked = Unchecked(self._file, self._sums, self._path)
 
 
 class Unchecked(CheckedFile):

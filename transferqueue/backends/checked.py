@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from transferqueue.backends.base import Backend
-from transferqueue.backends.beside import Beside
 from transferqueue.backends.copying import as_bytes, copy_into
 from transferqueue.backends.gather import gather
 from transferqueue.backends.page_digests import PAGE_BYTES, digests_of, first_wrong
@@ -55,7 +54,6 @@ class CheckedBackend(Backend):
         self.inner = inner
         self._name = name
         self._slabs: SlabMap[_Slab] = SlabMap()
-        self._beside = Beside()
         self._closed = False
 
     @classmethod
@@ -118,7 +116,7 @@ class CheckedBackend(Backend):
                 filled = as_bytes(self.writable(address, size))
                 start, slab = self._slabs.find(address, size)
                 assert (start, slab.nbytes) == (address, size), "a slab is sealed as a whole"
-                slab.digests, slab.filling = digests_of(filled, self._beside), None
+                slab.digests, slab.filling = digests_of(filled), None
         self.inner.seal(addresses, nbytes)
 
     # -- reading --------------------------------------------------------------------------------
@@ -177,7 +175,7 @@ class CheckedBackend(Backend):
         if slab.digests is None:
             raise ValueError(f"the slab from {start} on is not sealed")
         page = first // PAGE_BYTES
-        wrong = first_wrong(slab.digests[page : -(-end // PAGE_BYTES)], pages, self._beside)
+        wrong = first_wrong(slab.digests[page : -(-end // PAGE_BYTES)], pages)
         if wrong is None and len(pages) == end - first:
             return
         why = "these are not the bytes that were written"
@@ -202,7 +200,6 @@ class CheckedBackend(Backend):
 
     def close(self, *, keep: bool = False) -> None:
         self._closed = True
-        self._beside.close()
         self.inner.close(keep=keep)
 
     def _refuse_closed(self) -> None:

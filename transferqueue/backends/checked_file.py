@@ -15,11 +15,10 @@ from transferqueue.errors import BytesDamaged
 from transferqueue.shard.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from transferqueue.backends.beside import Beside
     from transferqueue.backends.disk_file import DiskFile
     from transferqueue.backends.pieces import Pieces
 
@@ -46,11 +45,10 @@ class Sums(Protocol):
 class CheckedFile:
     """``path`` is for errors."""
 
-    def __init__(self, file: DiskFile, sums: Sums, path: str, beside: Beside) -> None:
+    def __init__(self, file: DiskFile, sums: Sums, path: str) -> None:
         self._file = file
         self._sums = sums
         self._path = path
-        self._beside = beside
 
     def read_into(self, address: int, out: memoryview) -> None:
         """Fill ``out``. `BytesDamaged`."""
@@ -84,12 +82,9 @@ class CheckedFile:
             self._fill(pieces.first, out)
             self._compare(pieces, sums_of(out, pieces.starts, pieces.ends))
             return
-        blocks = _Blocks(pieces, out)
-        with self._beside.begin(len(blocks.places), blocks.sums) as sums:
-            for number, (address, block) in enumerate(blocks.places):
-                self._fill(address // PAGE_BYTES, block)
-                sums.ready(number)
-            self._compare(pieces, _all_of(sums.finish()))
+        for address, block, some in _blocks(pieces, out):
+            self._fill(address // PAGE_BYTES, block)
+            self._compare(some, sums_of(block, some.starts, some.ends))
 
     def _compare(self, pieces: Pieces, found: list[int]) -> None:
         if found != pieces.sums:
@@ -111,16 +106,16 @@ class CheckedFile:
             self._file.write(address, source)
         else:
             self._file.write(address, source[:begin])
-            sums = self._write_blocks(_Blocks(whole, source[begin:stop]))
+            sums = self._write_blocks(whole, source[begin:stop])
             self._file.write(address + stop, source[stop:])
         note(whole.with_sums(sums))
 
-    def _write_blocks(self, blocks: _Blocks) -> list[int]:
-        with self._beside.begin(len(blocks.places), blocks.sums) as sums:
-            for number, (address, block) in enumerate(blocks.places):
-                sums.ready(number)
-                self._file.write(address, block)
-            return _all_of(sums.finish())
+    def _write_blocks(self, pieces: Pieces, source: memoryview) -> list[int]:
+        sums: list[int] = []
+        for address, block, some in _blocks(pieces, source):
+            sums += sums_of(block, some.starts, some.ends)
+            self._file.write(address, block)
+        return sums
 
     def whole(self, first: int, last: int) -> memoryview:
         """These pages as they are in the file. `BytesDamaged` where it has none."""
@@ -155,28 +150,14 @@ def _whole_pieces(pieces: Pieces, address: int, end: int) -> tuple[int, int]:
     return low, len(pieces) - int(pieces.ends[-1] * PAGE_BYTES > end)
 
 
-class _Blocks:
-    """Pieces in memory, `BLOCK_PIECES` at a time."""
-
-    def __init__(self, pieces: Pieces, memory: memoryview) -> None:
-        self._pieces = pieces
-        firsts = pieces.starts[::BLOCK_PIECES]
-        lows = [(first - pieces.first) * PAGE_BYTES for first in firsts]
-        highs = [*lows[1:], memory.nbytes]
-        self.places = [
-            (first * PAGE_BYTES, memory[low:high])
-            for first, low, high in zip(firsts, lows, highs, strict=True)
-        ]
-        """Of each its address, and its memory."""
-
-    def sums(self, number: int) -> list[int]:
-        some = slice(number * BLOCK_PIECES, (number + 1) * BLOCK_PIECES)
-        block = self.places[number][1]
-        return sums_of(block, self._pieces.starts[some], self._pieces.ends[some])
-
-
-def _all_of(sums: list[list[int]]) -> list[int]:
-    return [total for of_block in sums for total in of_block]
+def _blocks(pieces: Pieces, memory: memoryview) -> Iterator[tuple[int, memoryview, Pieces]]:
+    """Some pieces at a time: their address, what ``memory``, which is of all, has of them, and
+    they."""
+    origin = pieces.first
+    for low in range(0, len(pieces), BLOCK_PIECES):
+        some = pieces.part(low, low + BLOCK_PIECES)
+        start, end = (some.first - origin) * PAGE_BYTES, (some.last - origin) * PAGE_BYTES
+        yield some.first * PAGE_BYTES, memory[start:end], some
 
 
 def file_access(path: str, sums_path: str) -> dict[str, Any]:

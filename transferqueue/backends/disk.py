@@ -30,7 +30,6 @@ import numpy as np
 
 from transferqueue.backends.allocating import AllocatingBackend
 from transferqueue.backends.base import BackendConfig, Capabilities
-from transferqueue.backends.beside import Beside
 from transferqueue.backends.checked_file import CheckedFile, file_access
 from transferqueue.backends.copying import as_bytes
 from transferqueue.backends.disk_file import NO_ROOM, DiskFile
@@ -81,8 +80,7 @@ class DiskBackend(AllocatingBackend):
         except BaseException:
             self._file.close()
             raise
-        self._beside = Beside()
-        self._checked = CheckedFile(self._file, self._sums, self._path, self._beside)
+        self._checked = CheckedFile(self._file, self._sums, self._path)
         self._kept = KeptRoom(options.keep_s)
         self._is_blank = np.zeros(num_pages, np.bool_)
         """Pages that were given out and not written to since: whatever the file has there, it is
@@ -318,7 +316,6 @@ class DiskBackend(AllocatingBackend):
             return
         self._closed = True
         self._staged.clear()
-        self._beside.close()
         self._file.close()
         self._sums.close()
         self._arena.close(keep=keep)

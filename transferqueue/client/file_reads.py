@@ -10,7 +10,6 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.beside import Beside
 from transferqueue.backends.checked_file import CheckedFile, is_readable
 from transferqueue.backends.disk_file import DiskFile
 from transferqueue.backends.piece_sums import SavedSums
@@ -38,14 +37,14 @@ class FileColumn:
 
 
 class _OpenFile(Closing):
-    def __init__(self, access: Mapping[str, Any], beside: Beside) -> None:
+    def __init__(self, access: Mapping[str, Any]) -> None:
         self._file = DiskFile(str(access["path"]), read_only=True)
         try:
             self._sums = SavedSums.open(str(access["sums"]))
         except BaseException:
             self._file.close()
             raise
-        self.checked = CheckedFile(self._file, self._sums, str(access["path"]), beside)
+        self.checked = CheckedFile(self._file, self._sums, str(access["path"]))
 
     def close(self) -> None:
         self._file.close()
@@ -59,7 +58,6 @@ class FileReads(Closing):
         self._is_on = is_on
         self._opened: dict[str, _OpenFile] = {}
         self._lock = threading.Lock()
-        self._beside = Beside()
 
     def reach(self, shard: ShardAddress) -> bool:
         """Whether this process can read a file of the shard itself."""
@@ -91,12 +89,11 @@ class FileReads(Closing):
         with self._lock:
             found = self._opened.get(path)
             if found is None:
-                found = self._opened[path] = _OpenFile(access, self._beside)
+                found = self._opened[path] = _OpenFile(access)
             return found.checked
 
     def close(self) -> None:
         with self._lock:
             opened, self._opened = self._opened, {}
-        self._beside.close()
         for file in opened.values():
             file.close()
