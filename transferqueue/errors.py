@@ -578,14 +578,17 @@ class UnknownUids(Missing):
 
 
 class RowsLost(Missing):
-    """Rows of a shard that is gone for good."""
+    """Rows of a shard that is gone for good, or that has lost what it kept them in."""
 
     def __init__(self, num_lost: int, num_rows: int, shard_slots: Sequence[int]) -> None:
         super().__init__(num_lost, num_rows, list(shard_slots))
 
     def __str__(self) -> str:
         num_lost, num_rows, slots = self.args
-        return f"{num_lost} of {num_rows} rows were on shard(s) {slots}, which are gone."
+        return (
+            f"{num_lost} of {num_rows} rows are lost: shard(s) {slots}, which had them, are gone, "
+            f"or what these kept them in is."
+        )
 
 
 class SlotTakenOver(Missing):
@@ -1194,7 +1197,8 @@ class BytesDamaged(TransferQueueError):
         where, at_byte, why = self.args
         return (
             f"{where}, from byte {at_byte:,} on: {why}; the samples that lie there are lost, "
-            f"clear them and put them again. Look at what they lie on (a disk: dmesg, smartctl)."
+            f"clear them and put them again. Look at what they lie on (a disk: dmesg, smartctl; a "
+            f"store: whether it was started again)."
         )
 
 

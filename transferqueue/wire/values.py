@@ -91,7 +91,9 @@ class ValuePacker:
         except (ValueError, OverflowError, RecursionError) as error:
             # One that failed still holds half a value.
             self._packer = self._extensions.new_packer()
-            raise CannotCarry("value", f"{error}: is it nested too deep?") from error
+            raise CannotCarry(
+                "value", f"{str(error).rstrip('.')}: is it nested too deep?"
+            ) from error
         except BaseException:
             self._packer = self._extensions.new_packer()
             raise
