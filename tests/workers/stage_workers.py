@@ -176,6 +176,15 @@ class Replica(Worker):
         assert self._shared_reads is not None
         self._shared_reads.fetch(fetch)
 
+    @register(Dispatch.ONE_TO_ALL)
+    def fail_before(self, rank: int) -> Any:
+        """One rank fails before it comes to fetch; what the other gets."""
+        assert self._shared_reads is not None
+        if self.rank == rank:
+            self._shared_reads.stay_out(OSError("no way"))
+            raise OSError("no way")
+        return dict(self._shared_reads.fetch(lambda: {"x": torch.ones(2)}))
+
 
 class Plain(Worker):
     """Methods that need no service."""

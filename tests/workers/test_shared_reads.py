@@ -61,5 +61,10 @@ def test_the_columns_are_fetched_once_and_are_every_ranks_own(client: tq.Client)
             group.fetch_without_room()
         assert "rank 1 failed too" in error.value.__notes__[0]
         assert "no room (on the rank that fetches for this one)" in error.value.__notes__[0]
+        for rank in (0, 1):
+            with pytest.raises(WorkerFailed, match=f"rank {rank}.*OSError: no way") as error:
+                group.fail_before(rank)
+            has_told = "rank 1 failed too" in "".join(getattr(error.value, "__notes__", ()))
+            assert has_told == (rank == 0), "the other one waits for nobody"
         assert len(group.read(handle[:0])) == 2
         group.leave()

@@ -15,7 +15,7 @@ from transferqueue.reads import FieldOn
 from transferqueue.view.lazy_dataproto import LazyDataProto
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from transferqueue.client.sync_client import Client
     from transferqueue.dispatch.shared_reads import SharedReads
@@ -40,27 +40,50 @@ def open_view(
     A read that the handle does not list may have been written since it was made; an optional one
     that it does not list is left out. ``FieldsMissing`` counts the rows that lack a read.
     """
-    declared: list[str] = []
-    own: list[str] = []
-    if reads or optional:
-        known = {name for one in (handle, *beside) for name in one.fields}
-        late = [str(name) for name in reads if name not in known]
-        if late:
-            handle = _with_late_fields(client, handle, late)
-        declared = [*reads, *(name for name in optional if name in known)]
-        own = [name for name in declared if name in handle.fields]
+    known = {name for one in (handle, *beside) for name in one.fields} if reads or optional else ()
+    declared = [*reads, *(name for name in optional if name in known)]
+    if not declared:
+        return _opened(client, handle, [], kind, beside)
+    if shared is None or any(isinstance(name, FieldOn) for name in declared):
+        view = _opened_with_late_fields(client, handle, declared, known, kind, beside)
+        view.prefetch(declared)
+        return view
+    try:
+        view = _opened_with_late_fields(client, handle, declared, known, kind, beside)
+    except BaseException as error:
+        shared.stay_out(error)
+        raise
+    view.settle(shared.fetch(lambda: view.fetched(declared)))
+    return view
+
+
+def _opened_with_late_fields(
+    client: Client,
+    handle: BatchHandle,
+    declared: Sequence[str],
+    known: Container[str],
+    kind: type[LazyDataProto],
+    beside: Sequence[BatchHandle],
+) -> LazyDataProto:
+    late = [str(name) for name in declared if name not in known]
+    if late:
+        handle = _with_late_fields(client, handle, late)
+    return _opened(client, handle, declared, kind, beside)
+
+
+def _opened(
+    client: Client,
+    handle: BatchHandle,
+    declared: Sequence[str],
+    kind: type[LazyDataProto],
+    beside: Sequence[BatchHandle],
+) -> LazyDataProto:
+    own = [name for name in declared if name in handle.fields]
     view = client.view(handle, reads=own)
     if kind is not LazyDataProto:
         view = kind.over(handle, view.connection, own)
     for other in beside:
         view.union(client.view(other, reads=[name for name in declared if name in other.fields]))
-    if not declared:
-        return view
-    is_on_device = any(isinstance(name, FieldOn) for name in declared)
-    if shared is not None and not is_on_device:
-        view.settle(shared.fetch(lambda: view.fetched(declared)))
-    else:
-        view.prefetch(declared)
     return view
 
 

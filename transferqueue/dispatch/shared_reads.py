@@ -7,6 +7,7 @@ them does, and the others get them over the links between them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -86,15 +87,23 @@ class SharedReads:
             return self._send(fetch)
         return self._receive()
 
+    def stay_out(self, error: BaseException) -> None:
+        """This rank has failed before it could `fetch`: the others, which do, are not to wait for
+        it."""
+        if not self.leads:
+            with contextlib.suppress(TransferQueueError):
+                self._receive()
+            return
+        if not isinstance(error, TransferQueueError):
+            why = f"{error} (on the rank that fetches for this one)"
+            error = RemoteError(type(error).__name__, why)
+        self._tell([error])
+
     def _send(self, fetch: Callable[[], Columns]) -> Columns:
         try:
             columns = fetch()
-        except TransferQueueError as error:
-            self._tell([error])
-            raise
-        except BaseException as error:  # else the others would wait for what never comes
-            why = f"{error} (on the rank that fetches for this one)"
-            self._tell([RemoteError(type(error).__name__, why)])
+        except BaseException as error:
+            self.stay_out(error)
             raise
         tensors = {n: _Layout.of(c) for n, c in columns.items() if isinstance(c, torch.Tensor)}
         self._tell([{n: tensors[n][0] if n in tensors else c for n, c in columns.items()}])
