@@ -17,6 +17,7 @@ from transferqueue.dispatch.outputs import is_column
 from transferqueue.view import DataProto, DataProtoFuture
 from workers.failing import Step, wrapping
 from workers.futures import Pending
+from workers.modes import Execute
 from workers.registration import Registration, registered_methods
 from workers.shipped import received_counts, returned_counts
 from workers.worker import ServiceAddress, SharedClient, Worker, WorkerContext, WorkerSpec
@@ -180,7 +181,8 @@ class WorkerHost:
 
     def _bridge(self, role: str, method: str, registration: Registration) -> Bridge:
         """Of one method, for as long as its worker shares reads with the same ranks."""
-        shared = self._workers[role]._shared_reads
+        is_alone = registration.execute is Execute.RANK_ZERO
+        shared = None if is_alone else self._workers[role]._shared_reads
         bridge = self._bridges.get((role, method))
         if bridge is None or bridge.shared is not shared:
             bridge = self._bridges[role, method] = Bridge(

@@ -23,6 +23,7 @@ from transferqueue.integrations.verl import traffic_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 WORKERS = {"actor": ActorWorker, "critic": CriticWorker}
 
@@ -202,6 +203,22 @@ def test_undeclared_columns_are_refused_or_counted(
     assert set(report.of_method("compute_values")) == {
         "input_ids", "attention_mask", "responses", "values"
     }  # fmt: skip
+
+
+def test_ranks_of_one_part_have_it_fetched_by_one_of_them(
+    client: tq.Client, groups: dict[str, Any], tmp_path: Path
+) -> None:
+    critic = groups["critic"]
+    handle = client.put({"shared": torch.arange(6.0)})
+    for num_fetching, is_shared in ((critic.world_size, False), (1, True)):
+        if is_shared:
+            critic.share(str(tmp_path / "store"))
+        before = traffic_report(critic).of_method("sum_of_shared").get("shared")
+        answer = critic.sum_of_shared(handle)
+        assert answer.meta_info["metrics"]["sum"] == [15.0] * critic.world_size
+        now = traffic_report(critic).of_method("sum_of_shared")["shared"]
+        read_bytes = now.read_bytes - (0 if before is None else before.read_bytes)
+        assert read_bytes == num_fetching * 6 * 4
 
 
 def test_a_fused_group_carries_it_too(client: tq.Client) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from verl.protocol import DataProto
 from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, Execute
 from verl.single_controller.base.decorator import register as verl_register
 
-from transferqueue.integrations.verl import VerlView, register
+from transferqueue.integrations.verl import VerlView, register, share_reads
 
 VOCABULARY = 16
 IDS = ["input_ids", "attention_mask", "responses"]
@@ -107,6 +108,20 @@ class CriticWorker(TinyWorker):
         self._register_dispatch_collect_info(
             "critic", dp_rank=0, is_collect=self.rank == self.world_size - 1
         )
+
+    @verl_register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def share(self, store: str) -> None:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+        share_reads(self, dist.group.WORLD, mesh="critic")
+
+    @register(mesh="critic", reads=["shared"])
+    def sum_of_shared(self, data: DataProto) -> DataProto:
+        return DataProto(meta_info={"metrics": {"sum": float(data.batch["shared"].sum())}})
 
     @register(mesh="critic", reads=IDS, writes=["values"])
     def compute_values(self, data: DataProto) -> DataProto:

@@ -165,6 +165,10 @@ class Replica(Worker):
         data.batch["ids"].zero_()
         return values
 
+    @register(Dispatch.HANDLE, execute_mode=Execute.RANK_ZERO, reads=["small"])
+    def read_alone(self, data: DataProto) -> list[float]:
+        return data.batch["small"].tolist()  # type: ignore[no-any-return]
+
     @register(Dispatch.HANDLE, reads=["ids", "nowhere"])
     def read_what_is_not_there(self, data: DataProto) -> None: ...
 

@@ -51,6 +51,7 @@ def test_the_columns_are_fetched_once_and_are_every_ranks_own(client: tq.Client)
             ["a", {"b": (1, None)}, "c"],
         )
         assert group.read(handle)[1] == second, "an edit in place is its rank's own"
+        assert group.read_alone(handle) == [0.5, 1.5, 2.5], "nobody else is at it"
         assert group.report().of_method("read")["ids"].read_bytes == 2 * 3 * 2 * 8
 
         with pytest.raises(WorkerFailed) as error:

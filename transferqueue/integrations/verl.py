@@ -16,8 +16,8 @@ so that one argument compares the two. It is a dict-form dispatch mode: ``RayWor
 it, co-located or fused, blocking or not.
 
 `register` is verl's decorator over `handle_mode` over `bridged`; use those to put it together
-yourself. Ranks find the service as ``tq.connect()`` does; one that the driver runs itself
-(``tq.serve``) they are told of.
+yourself. `share_reads` spares ranks that get the same rows on hosts without a shard. Ranks find the
+service as ``tq.connect()`` does; one that the driver runs itself (``tq.serve``) they are told of.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from transferqueue.dispatch import (
     TrafficReport,
 )
 from transferqueue.dispatch.ray_replies import RayHandleFuture, RayReplies
+from transferqueue.dispatch.shared_reads import SharedReads
 from transferqueue.dispatch.split_call import HANDLE_KINDS
 from transferqueue.errors import InvalidInput
 from transferqueue.service.embedded import running_service
@@ -133,6 +134,7 @@ class _Part:
     address: str | None
     """Of a service that only the driver would find; ``None``: as ``connect()`` finds it."""
     keys: ClientKeys | None
+    mesh: str | None
     history: tuple[RayReplies, ...] = ()
     """Calls whose fields the handle does not have yet."""
 
@@ -191,6 +193,7 @@ def _parts(plan: _Plan, group: Any, batch: Any) -> list[_Part]:
             part=replace(split.parts[part], stores=stores),
             address=None if service is None else service.address,
             keys=None if service is None else service.client_keys,
+            mesh=None if plan.rank_zero else plan.mesh,
             history=history,
         )
         for part, stores in zip(parts_of_ranks, collects, strict=True)
@@ -294,6 +297,20 @@ def bridged(
     return wrap
 
 
+def share_reads(worker: Any, group: Any, *, mesh: str) -> None:
+    """Called by every rank: of those that get the same part over this mesh one fetches the
+    declared reads and sends them to the others. ``group``: a ``torch.distributed`` group of
+    exactly these ranks, over Gloo; verl's own are over NCCL. For ranks on a host without a shard;
+    elsewhere each maps the shard's memory."""
+    _shared(worker)[mesh] = SharedReads(group)
+
+
+def _shared(worker: Any) -> dict[str | None, SharedReads]:
+    """By mesh."""
+    found: dict[str | None, SharedReads] = vars(worker).setdefault("_transferqueue_shared", {})
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
     """One call on a rank: its arguments with a view in place of the part."""
@@ -325,6 +342,7 @@ class _Stage:
             rank=int(worker.rank),
             traffic=_traffic,
             view_kind=VerlView,
+            shared=_shared(worker).get(sent.mesh),
         )
         part = sent.part
         for earlier in sent.history:
