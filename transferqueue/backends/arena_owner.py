@@ -330,7 +330,7 @@ def _orphan_path(address: ArenaAddress) -> str:
 
 
 def _process_from(plain: dict[str, Any] | None) -> ProcessId | None:
-    return None if plain is None else ProcessId(**plain)
+    return None if plain is None else ProcessId.of_plain(plain)
 
 
 def this_process() -> ProcessId:

@@ -16,12 +16,12 @@ The file::
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
+from transferqueue.backends.disk_file import DiskFile
 from transferqueue.backends.pieces import (
     ENTRY_BYTES,
     NO_PIECE,
@@ -69,7 +69,7 @@ class PieceSums(Closing):
     def __init__(self, path: str, num_pages: int) -> None:
         """Sums that an earlier process has saved there are taken over; `ServiceFailed` when
         another version of this package did it."""
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._file = DiskFile(path)
         self._entries: Entries = np.zeros(num_pages, np.uint64)
         self._is_known = np.zeros(num_pages, np.bool_)
         self._num_stored = 0
@@ -80,9 +80,9 @@ class PieceSums(Closing):
             raise
 
     def _begin(self, path: str, num_pages: int) -> None:
-        head = os.pread(self._fd, len(HEAD), 0)
+        head = _head_of(self._file)
         if not head:
-            os.pwrite(self._fd, HEAD, 0)
+            self._file.write(0, memoryview(HEAD))
             return
         if head != HEAD:
             raise ServiceFailed(path, "these sums are of another version of this package")
@@ -101,7 +101,7 @@ class PieceSums(Closing):
         """For the sums of all pages before ``last``. ``OSError`` when there is none."""
         if last > self._num_stored:
             at, more = self._num_stored, last - self._num_stored
-            os.posix_fallocate(self._fd, len(HEAD) + at * ENTRY_BYTES, more * ENTRY_BYTES)
+            self._file.take_room(len(HEAD) + at * ENTRY_BYTES, more * ENTRY_BYTES)
             self._num_stored = last
 
     def lay_out(self, first: int, last: int) -> None:
@@ -154,15 +154,13 @@ class PieceSums(Closing):
 
     def _save(self, first: int, last: int) -> None:
         entries = self._entries[first:last].astype("<u8", copy=False)
-        os.pwrite(self._fd, entries.data, len(HEAD) + first * ENTRY_BYTES)
+        self._file.write(len(HEAD) + first * ENTRY_BYTES, entries.data.cast("B"))
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        self._file.sync()
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._file.close()
 
     # -- for who reads --------------------------------------------------------------------------
 
@@ -174,15 +172,14 @@ class PieceSums(Closing):
 class SavedSums(Closing):
     """Those that another process has saved, as its file has them now."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, file: DiskFile) -> None:
+        self._file = file
 
     @classmethod
     def open(cls, path: str) -> Self:
         """``OSError``, also for a file of another version."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        sums = cls(fd)
-        if os.pread(fd, len(HEAD), 0) != HEAD:
+        sums = cls(DiskFile(path, read_only=True))
+        if _head_of(sums._file) != HEAD:
             sums.close()
             raise OSError(f"{path} has no sums of this version")
         return sums
@@ -190,10 +187,14 @@ class SavedSums(Closing):
     def around(self, first: int, last: int) -> Pieces | None:
         """The pieces that these pages are in; ``None`` when that cannot be told."""
         entries = np.zeros(last - first, "<u8")
-        os.preadv(self._fd, [entries.data], len(HEAD) + first * ENTRY_BYTES)
+        self._file.read(len(HEAD) + first * ENTRY_BYTES, entries.data.cast("B"))
         return Pieces.around(first, entries.astype(np.uint64, copy=False))
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._file.close()
+
+
+def _head_of(file: DiskFile) -> bytes:
+    """What a file begins with; empty for a new one."""
+    head = bytearray(len(HEAD))
+    return bytes(head[: file.read(0, memoryview(head))])
