@@ -133,7 +133,7 @@ def test_the_rows_of_a_lost_shard_are_gone(driver: Driver) -> None:
     cells = driver.wait(lost, ("y",))
     driver.carry_out(driver.plane.slot_lost(1, now_s=driver.now_s))
     assert isinstance(driver.answers[cells], RowsLost)
-    with pytest.raises(RowsLost, match=r"2 of 2 rows were on shard\(s\) \[1\]"):
+    with pytest.raises(RowsLost, match=r"2 of 2 rows are lost: shard\(s\) \[1\]"):
         driver.claim(uids=lost)
     assert driver.status()["rows"] == 2
     assert driver.take(2).uids.tolist() == kept.tolist()

@@ -80,7 +80,7 @@ def test_new_rows_go_to_another_shard_and_rows_that_are_lost_are_named_at_once()
             for put in puts:
                 assert (put.result().uids >> 48 == 0).all()
             for one in of_lost:
-                with pytest.raises(RowsLost, match=r"4 of 4 rows were on shard\(s\) \[1\]"):
+                with pytest.raises(RowsLost, match=r"4 of 4 rows are lost: shard\(s\) \[1\]"):
                     one.result()
             assert time.monotonic() - began_s < TAKEOVER_S + 8.0
             assert client.get(puts[2].result())["x"].sum() == 4 * MIB

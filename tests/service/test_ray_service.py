@@ -22,7 +22,7 @@ from tests.recovery.test_replicas import arena_files, wait_for_both
 from tests.waiting import wait_until
 from tests.workers.stage_workers import Critic, Plain
 from transferqueue.environment import runtime_root
-from transferqueue.errors import ConfigError, RowsGone, RowsLost
+from transferqueue.errors import ConfigError, RowsGone, RowsLost, ServiceFailed
 from transferqueue.service.cli import main
 from workers import RayWorkerGroup, ResourcePool
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from transferqueue.service.ray_service import RayService
 
 ray = pytest.importorskip("ray")
+RayError = pytest.importorskip("ray.exceptions").RayError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -379,6 +380,43 @@ def test_a_service_of_a_name_that_nobody_has_is_not_found(cluster: Any) -> None:
     from transferqueue.service.ray_actors import ray_connection
 
     assert ray_connection("nobody") is None
+
+
+class Mortal:
+    """An actor that takes a second to be made again."""
+
+    def __init__(self) -> None:
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            time.sleep(1.0)
+
+    def end(self) -> None:
+        os._exit(1)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_an_actor_that_is_being_made_again_is_asked_again(cluster: Any, restarts: int) -> None:
+    del cluster
+    from transferqueue.service.ray_actors import answers
+
+    mortal = ray.remote(Mortal).options(num_cpus=0, max_restarts=restarts).remote()
+    before = ray.get(mortal.pid.remote())
+    mortal.end.remote()
+    wait_until(lambda: not psutil.pid_exists(before))
+    try:
+        with pytest.raises(RayError):  # so that there is something to ask again for
+            ray.get(mortal.pid.remote())
+        if restarts:
+            assert answers("mortal", [mortal.pid.remote], 60.0) != [before]
+            with pytest.raises(ServiceFailed, match="in 0 s"):
+                answers("mortal", [mortal.pid.remote], 0.0)
+        else:
+            with pytest.raises(ServiceFailed, match="ActorDiedError"):
+                answers("mortal", [mortal.pid.remote], 60.0)
+    finally:
+        ray.kill(mortal)
 
 
 def test_a_service_is_saved_and_restored_onto_more_shards(cluster: Any, tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ from transferqueue.service.ray_supervisor import RayConnection, SupervisorActor
 from transferqueue.service.readiness import wait_in_step, wait_registered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ray import ObjectRef
 
     from transferqueue.coordinator.samplers import Sampler
 
@@ -149,7 +151,7 @@ class RayService(Closing):
             },
             name=f"{self.name}-coordinator",
         )
-        connection: RayConnection = self._answers([self._actors.coordinator.connection.remote()])[0]
+        connection: RayConnection = self._answers([self._actors.coordinator.connection.remote])[0]
         self._connection = connection
         places = [node for node in nodes for _ in range(self._shards_per_node)]
         self._start_shards(dict(enumerate(places)))
@@ -161,7 +163,7 @@ class RayService(Closing):
         for slot, node in places.items():
             self._actors.shards[slot] = self._make_shard(slot, node)
             self._actors.nodes[slot] = node
-            started.append(self._actors.shards[slot].pid.remote())
+            started.append(self._actors.shards[slot].pid.remote)
         self._answers(started)
 
     def _make_shard(self, slot: int, node: str) -> Any:
@@ -196,9 +198,9 @@ class RayService(Closing):
         more_s = 0.0 if self._plan is None else self._plan.extra_start_s
         return self.config.start_timeout_s + more_s
 
-    def _answers(self, references: Sequence[Any]) -> list[Any]:
+    def _answers(self, questions: Sequence[Callable[[], ObjectRef[Any]]]) -> list[Any]:
         # Ray starts a Python first, on a busy machine in tens of seconds.
-        return answers(self.name, references, self._start_timeout_s + ANSWER_TIMEOUT_S)
+        return answers(self.name, questions, self._start_timeout_s + ANSWER_TIMEOUT_S)
 
     def add_shards(self) -> list[int]:
         """Put shards on the nodes that have joined since; returns their slots. Nodes that were
@@ -255,7 +257,7 @@ class RayService(Closing):
                 f"node {node} has the last shards that take new samples; add_shards() first"
             )
         self._left.add(node)
-        self._answers([self._actors.shards[slot].drain.remote() for slot in slots])
+        self._answers([self._actors.shards[slot].drain.remote for slot in slots])
         self._draining.update(slots)
         deadline_s = time.monotonic() + timeout_s
         with connect(self.address, keys=self.client_keys) as client:
@@ -307,7 +309,7 @@ class RayService(Closing):
         actors = {"coordinator": self._actors.coordinator} | {
             f"shard-{slot}": actor for slot, actor in dict(self._actors.shards).items()
         }
-        pids = self._answers([actor.pid.remote() for actor in actors.values()])
+        pids = self._answers([actor.pid.remote for actor in actors.values()])
         return dict(zip(actors, pids, strict=True))
 
     def close(self) -> None:
