@@ -21,17 +21,23 @@ from transferqueue.errors import TransferQueueError
 class Offers:
     """What all clients of this process have offered."""
 
-    def __init__(self, address: str, seconds: float, mib: int, timeout_s: float) -> None:
+    def __init__(
+        self, address: str, num_clients: int, seconds: float, mib: int, timeout_s: float
+    ) -> None:
         self._address = address
-        self._until_s = time.monotonic() + seconds
+        self._connected = threading.Barrier(num_clients)
+        self._seconds = seconds
         self._timeout_s = timeout_s
         self._columns = {"x": np.zeros((mib, 1 << 20), np.uint8), "n": np.arange(mib)}
         self.took_s: list[float] = []
         self.ended: list[str] = []
 
     def make(self) -> None:
+        """From when all of them are connected, which takes a busy machine a while."""
         with tq.connect(self._address) as client:
-            while time.monotonic() < self._until_s:
+            self._connected.wait()
+            until_s = time.monotonic() + self._seconds
+            while time.monotonic() < until_s:
                 began_s = time.monotonic()
                 ended = self._offer(client)
                 self.took_s.append(time.monotonic() - began_s)
@@ -46,7 +52,7 @@ class Offers:
 
 
 def main(address: str, clients: str, seconds: str, mib: str, timeout_s: str) -> None:
-    offers = Offers(address, float(seconds), int(mib), float(timeout_s))
+    offers = Offers(address, int(clients), float(seconds), int(mib), float(timeout_s))
     threads = [threading.Thread(target=offers.make) for _ in range(int(clients))]
     for thread in threads:
         thread.start()

@@ -37,6 +37,7 @@ SPILLING_BUDGET_BYTES, SPILL_BYTES = 6 << 20, 512 << 20
 """Where most of what is kept goes to a disk."""
 
 NUM_WORKERS = 8
+START_S = 120.0
 DELAY_MS, LOSS = 2.0, 0.005
 
 FEW_DESCRIPTORS = 12
@@ -113,6 +114,11 @@ class Workers:
         command = [*self._commands[place](record), *firsts]
         with open(record.removesuffix(".jsonl") + ".log", "wb") as log:
             return subprocess.Popen(command, cwd=REPOSITORY, env=_env(), stderr=log)
+
+    def wait_begun(self) -> None:
+        """Each has connected: eight Pythons with torch, on two cores, and a busy machine has other
+        things to do."""
+        wait_until(lambda: len(self.records()) >= len(self.processes), timeout_s=START_S)
 
     def kill(self, place: int) -> None:
         """At any moment of what it does; and another one takes its place."""
@@ -257,6 +263,7 @@ def soak(
             before = _descriptors(service)
             workers = Workers(folder, _worker_commands(service.state, hosts))
             stack.callback(workers.close)
+            workers.wait_begun()
             trouble = Trouble(service, workers, hosts, seed, client if replicas else None)
             until_s = time.monotonic() + seconds
             while time.monotonic() < until_s:
