@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -17,6 +18,7 @@ from transferqueue.errors import (
     near_names,
 )
 from transferqueue.fields import FieldKind, FieldSpec, check_name, fields_from_wire, fields_to_wire
+from transferqueue.handle_head import Head
 from transferqueue.handle_rows import Rows, why_not_same_rows
 from transferqueue.html import table_html
 from transferqueue.meta import FrozenMeta, decode_meta, encode_meta, merge_meta, same_value
@@ -42,14 +44,10 @@ class BatchHandle:
     A renamed field keeps its name in storage: ``stored_name("new")`` is what the shards know.
     """
 
-    __slots__ = ("_fields", "_meta", "_partition", "_rows", "_service_id", "_sources")
+    __slots__ = ("_head", "_rows")
 
-    _service_id: str
-    _partition: str
+    _head: Head
     _rows: Rows
-    _fields: Mapping[str, FieldSpec]
-    _sources: Mapping[str, str]
-    _meta: bytes
 
     def __init__(
         self,
@@ -72,24 +70,21 @@ class BatchHandle:
             check_name(name, what="a field name")
         if not sources.keys() <= fields.keys():
             raise InvalidInput(f"sources of no field: {sorted(sources.keys() - fields.keys())}")
-        self._assign(
+        head = Head(
             service_id=check_name(service_id, what="service_id"),
             partition=check_name(partition, what="partition"),
-            rows=uids if isinstance(uids, Rows) else Rows(as_uids(uids)),
             fields=MappingProxyType(fields),
             sources=MappingProxyType(sources),
             meta=encode_meta(meta_info or {}),
         )
-
-    def _assign(self, **parts: Any) -> None:
-        for name, value in parts.items():
-            _PARTS[name].__set__(self, value)
+        _set_head(self, head)
+        _set_rows(self, uids if isinstance(uids, Rows) else Rows(as_uids(uids)))
 
     def _with(self, **changes: Any) -> BatchHandle:
-        """This handle with parts replaced; what is given has been checked."""
+        """This handle with parts of its head replaced; what is given has been checked."""
         made = object.__new__(BatchHandle)
-        for name, part in _PARTS.items():
-            part.__set__(made, changes[name] if name in changes else part.__get__(self))
+        _set_head(made, replace(self._head, **changes))
+        _set_rows(made, self._rows)
         return made
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -100,12 +95,12 @@ class BatchHandle:
     @property
     def service_id(self) -> str:
         """The service that gave the uids."""
-        return self._service_id
+        return self._head.service_id
 
     @property
     def partition(self) -> str:
         """The table that the samples are in."""
-        return self._partition
+        return self._head.partition
 
     @property
     def uids(self) -> Uids:
@@ -120,22 +115,22 @@ class BatchHandle:
     @property
     def fields(self) -> Mapping[str, FieldSpec]:
         """The visible fields by name, read-only."""
-        return self._fields
+        return self._head.fields
 
     @property
     def meta_info(self) -> FrozenMeta:
         """To be read: what would change it raises, `with_meta` makes another handle."""
-        return FrozenMeta.of(decode_meta(self._meta))
+        return FrozenMeta.of(decode_meta(self._head.meta))
 
     def stored_name(self, field: str) -> str:
         """What the shards call this field. Raises `UnknownField`."""
         self._require([field])
-        return self._sources.get(field, field)
+        return self._head.sources.get(field, field)
 
     @property
     def stored_names(self) -> Mapping[str, str]:
         """What the shards call each field."""
-        return {**{name: name for name in self._fields}, **self._sources}
+        return {**{name: name for name in self.fields}, **self._head.sources}
 
     @property
     def has_duplicates(self) -> bool:
@@ -146,41 +141,42 @@ class BatchHandle:
         return len(self._rows.uids)
 
     def __contains__(self, field: object) -> bool:
-        return field in self._fields
+        return field in self.fields
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BatchHandle):
             return NotImplemented
         return (
-            self._service_id == other._service_id
-            and self._partition == other._partition
+            self.service_id == other.service_id
+            and self.partition == other.partition
             and np.array_equal(self.uids, other.uids)
-            and dict(self._fields) == dict(other._fields)
-            and dict(self._sources) == dict(other._sources)
-            and (self._meta == other._meta or same_value(self.meta_info, other.meta_info))
+            and dict(self.fields) == dict(other.fields)
+            and dict(self._head.sources) == dict(other._head.sources)
+            and (self._head.meta == other._head.meta or same_value(self.meta_info, other.meta_info))
         )
 
     def __hash__(self) -> int:
-        return hash((self._service_id, self._partition, self.uids.tobytes()))
+        return hash((self.service_id, self.partition, self.uids.tobytes()))
 
     def __repr__(self) -> str:
-        names = list(self._fields)
+        names = list(self.fields)
         shown = ", ".join(names[:6] + ["…"] * (len(names) > 6))
-        return f"BatchHandle({self._partition!r}, {len(self)} rows, {len(names)} fields: {shown})"
+        return f"BatchHandle({self.partition!r}, {len(self)} rows, {len(names)} fields: {shown})"
 
     def _repr_html_(self) -> str:
-        title = f"{len(self):,} samples of {self._partition!r}"
-        return table_html(title, ["field", "type"], list(self._fields.items()))
+        title = f"{len(self):,} samples of {self.partition!r}"
+        return table_html(title, ["field", "type"], list(self.fields.items()))
 
     def _require(self, names: Sequence[str]) -> None:
         for name in names:
-            if name not in self._fields:
-                raise UnknownField(name, near_names(name, self._fields), "the handle")
+            if name not in self.fields:
+                raise UnknownField(name, near_names(name, self.fields), "the handle")
 
     def _only(self, names: Sequence[str]) -> BatchHandle:
+        sources = self._head.sources
         return self._with(
-            fields=MappingProxyType({name: self._fields[name] for name in names}),
-            sources=MappingProxyType({n: self._sources[n] for n in names if n in self._sources}),
+            fields=MappingProxyType({name: self.fields[name] for name in names}),
+            sources=MappingProxyType({n: sources[n] for n in names if n in sources}),
         )
 
     def select(self, fields: Sequence[str]) -> BatchHandle:
@@ -193,7 +189,7 @@ class BatchHandle:
         """Without these fields. Raises `UnknownField`."""
         dropped = _names(fields)
         self._require(dropped)
-        return self._only([name for name in self._fields if name not in dropped])
+        return self._only([name for name in self.fields if name not in dropped])
 
     def rename(self, names: Mapping[str, str]) -> BatchHandle:
         """Fields under new names, ``{old: new}``; nothing moves in storage.
@@ -201,21 +197,21 @@ class BatchHandle:
         Raises `UnknownField`, or `InvalidInput` when two fields would have one name.
         """
         self._require(list(names))
-        new_names = [names.get(name, name) for name in self._fields]
+        new_names = [names.get(name, name) for name in self.fields]
         for name in names.values():
             check_name(name, what="a field name")
             if new_names.count(name) > 1:
                 raise InvalidInput(f"rename gives two fields the name {name!r}")
-        stored = [self._sources.get(name, name) for name in self._fields]
+        stored = [self._head.sources.get(name, name) for name in self.fields]
         renamed = {n: s for n, s in zip(new_names, stored, strict=True) if n != s}
         return self._with(
-            fields=MappingProxyType(dict(zip(new_names, self._fields.values(), strict=True))),
+            fields=MappingProxyType(dict(zip(new_names, self.fields.values(), strict=True))),
             sources=MappingProxyType(renamed),
         )
 
     def with_fields(self, fields: Mapping[str, FieldSpec]) -> BatchHandle:
         """With more fields, merged into those of the same name. Raises `FieldSpecMismatch`."""
-        merged = dict(self._fields)
+        merged = dict(self.fields)
         for name, spec in fields.items():
             check_name(name, what="a field name")
             merged[name] = merged[name].merge(spec, field=name) if name in merged else spec
@@ -223,30 +219,26 @@ class BatchHandle:
 
     def with_meta(self, **meta_info: Any) -> BatchHandle:
         """With these ``meta_info`` values set. Raises `MetaTooLarge` or `InvalidInput`."""
-        return self._with(meta=encode_meta(decode_meta(self._meta) | meta_info))
+        return self._with(meta=encode_meta(decode_meta(self._head.meta) | meta_info))
 
     def without_meta(self, *keys: str) -> BatchHandle:
         """Without these ``meta_info`` keys; without any when none is named."""
-        had = decode_meta(self._meta) if keys else {}
+        had = decode_meta(self._head.meta) if keys else {}
         kept = {key: value for key, value in had.items() if key not in keys}
         return self._with(meta=encode_meta(kept))
 
     def with_rows(self, rows: Rows | Uids) -> BatchHandle:
         """With these samples instead, all of its own partition and with its fields: for whoever
         carries rows and the rest apart. Uids as `Rows` takes them."""
-        return self._with(rows=rows if isinstance(rows, Rows) else Rows(rows))
+        made = object.__new__(BatchHandle)
+        _set_head(made, self._head)
+        _set_rows(made, rows if isinstance(rows, Rows) else Rows(rows))
+        return made
 
     @property
-    def identity_of_head(self) -> tuple[object, ...]:
-        """Equal for handles that differ in rows alone because one was cut from the other. Holds
-        for as long as one of them lives."""
-        return (
-            self._service_id,
-            self._partition,
-            id(self._fields),
-            id(self._sources),
-            self._meta,
-        )
+    def head(self) -> Head:
+        """All but the samples: one object for handles that were cut from one another."""
+        return self._head
 
     def __getitem__(self, rows: object) -> BatchHandle:
         """Rows by slice, int (a handle of one row), ints ``[n]`` or a mask ``[rows]``.
@@ -274,8 +266,9 @@ class BatchHandle:
     def chunk(self, n: int) -> list[BatchHandle]:
         """``n`` handles of sizes that differ by at most one, larger first: 10 rows by 4 are
         3, 3, 2, 2. With fewer rows than ``n`` the last ones are empty."""
-        chunks = even_chunks(len(self), checked_count(n, "n", low=1))
-        return [self.with_rows(self.uids[chunk]) for chunk in chunks]
+        uids = self.uids
+        chunks = even_chunks(len(uids), checked_count(n, "n", low=1))
+        return [self.with_rows(uids[chunk]) for chunk in chunks]
 
     def split(self, size: int) -> list[BatchHandle]:
         """Handles of ``size`` rows, the last one shorter if need be. No rows: no handles."""
@@ -293,24 +286,24 @@ class BatchHandle:
             raise RowCountMismatch("union", len(self), len(other), _forgotten_repeat(self, other))
         if not np.array_equal(self.uids, other.uids):
             raise InvalidInput(why_not_same_rows(self.uids, other.uids))
-        for name in self._fields.keys() & other._fields.keys():
+        for name in self.fields.keys() & other.fields.keys():
             self._require_same_field(other, name)
         return self._with(
-            fields=MappingProxyType({**self._fields, **other._fields}),
-            sources=MappingProxyType({**self._sources, **other._sources}),
-            meta=merge_meta([self._meta, other._meta]),
+            fields=MappingProxyType({**self.fields, **other.fields}),
+            sources=MappingProxyType({**self._head.sources, **other._head.sources}),
+            meta=merge_meta([self._head.meta, other._head.meta]),
         )
 
     def _require_same_table(self, other: BatchHandle) -> None:
-        if self._service_id != other._service_id:
-            raise WrongService(other._service_id, self._service_id)
-        if self._partition != other._partition:
+        if self.service_id != other.service_id:
+            raise WrongService(other.service_id, self.service_id)
+        if self.partition != other.partition:
             raise InvalidInput(
-                f"handles of two partitions: {self._partition!r} and {other._partition!r}"
+                f"handles of two partitions: {self.partition!r} and {other.partition!r}"
             )
 
     def _require_same_field(self, other: BatchHandle, name: str) -> None:
-        left, right = self._fields[name], other._fields[name]
+        left, right = self.fields[name], other.fields[name]
         if left != right:
             raise FieldSpecMismatch(name, str(left), str(right))
         stored = self.stored_name(name), other.stored_name(name)
@@ -329,25 +322,25 @@ class BatchHandle:
         if not handles:
             raise InvalidInput("concat needs at least one handle")
         first, rest = handles[0], handles[1:]
-        fields = dict(first._fields)
+        fields = dict(first.fields)
         for other in rest:
             first._require_same_table(other)
             first._require_same_names(other)
-            if other._fields is not first._fields:
-                fields = {n: s.merge(other._fields[n], field=n) for n, s in fields.items()}
+            if other.fields is not first.fields:
+                fields = {n: s.merge(other.fields[n], field=n) for n, s in fields.items()}
         rows = first.with_rows(np.concatenate([handle.uids for handle in handles]))
-        meta = merge_meta([handle._meta for handle in handles])
+        meta = merge_meta([handle._head.meta for handle in handles])
         return rows._with(fields=MappingProxyType(fields), meta=meta)
 
     def _require_same_names(self, other: BatchHandle) -> None:
-        if self._fields is other._fields and self._sources is other._sources:
+        if self.fields is other.fields and self._head.sources is other._head.sources:
             return
-        differing = self._fields.keys() ^ other._fields.keys()
+        differing = self.fields.keys() ^ other.fields.keys()
         if differing:
             raise InvalidInput(
                 f"concat: fields {sorted(differing)} are not in every handle; select() the same"
             )
-        for name in self._fields:
+        for name in self.fields:
             if self.stored_name(name) != other.stored_name(name):
                 self._require_same_field(other, name)
 
@@ -355,12 +348,12 @@ class BatchHandle:
         """The handle for a wire or file; a few KiB for a thousand rows (see `uids`)."""
         return _MAGIC + pack_plain(
             [
-                self._service_id,
-                self._partition,
+                self.service_id,
+                self.partition,
                 self._rows.coded,
-                fields_to_wire(self._fields),
-                dict(self._sources),
-                self._meta,
+                fields_to_wire(self.fields),
+                dict(self._head.sources),
+                self._head.meta,
             ]
         )
 
@@ -391,9 +384,10 @@ class BatchHandle:
         return BatchHandle.from_bytes, (self.to_bytes(),)
 
 
-_PARTS: Final[dict[str, Any]] = {
-    slot[1:]: vars(BatchHandle)[slot] for slot in BatchHandle.__slots__
-}  # to be set past __setattr__
+# Past __setattr__.
+_set_head: Final = vars(BatchHandle)["_head"].__set__
+_set_rows: Final = vars(BatchHandle)["_rows"].__set__
+
 _WIRE_TYPES: Final[list[type]] = [str, str, bytes, list, dict, bytes]
 
 

@@ -150,9 +150,8 @@ class _Heads:
         self._known: dict[tuple[Any, ...], tuple[BatchHandle, bytes]] = {}
 
     def encoded(self, handle: BatchHandle) -> bytes:
-        """By the identity of what parts of one handle share, which comparing would cost more than
-        it saves. An entry keeps its handle, so that no other can come to have that identity."""
-        key = handle.identity_of_head
+        """An entry keeps its handle, so that no other head can come to have its identity."""
+        key = handle.head.identity
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= self.SIZE:
