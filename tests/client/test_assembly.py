@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transferqueue.client.assembly import (
-    ColumnBytes,
-    GotPart,
-    JoinedColumn,
-    expand_rows,
-    rows_of,
-    scatter_rows,
-)
+from transferqueue.client.assembly import GotPart, JoinedColumn, expand_rows, scatter_rows
+from transferqueue.client.column_bytes import ColumnBytes, rows_of
 from transferqueue.errors import FieldSpecMismatch, Malformed
 from transferqueue.fields import FieldKind, FieldSpec
 from transferqueue.wire.get import GotColumn

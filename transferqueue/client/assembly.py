@@ -1,4 +1,4 @@
-"""Columns cut into the parts of shards, and parts of shards joined into columns.
+"""Parts of shards joined into columns.
 
 Works on bytes and lengths only; `wire.columns` makes tensors of them. Every step costs a few
 numpy operations a part, none a row.
@@ -6,7 +6,6 @@ numpy operations a part, none a row.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -14,122 +13,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.backends.copying import copy_into
-from transferqueue.backends.gather import gather, gather_into
+from transferqueue.backends.gather import gather_into
+from transferqueue.client.column_bytes import ColumnBytes
 from transferqueue.errors import FieldSpecMismatch, Malformed
-from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from transferqueue.client.device_copies import LentRanges
-    from transferqueue.client.device_puts import DeviceColumn
     from transferqueue.client.placement import Rows
     from transferqueue.fields import FieldSpec
     from transferqueue.wire.get import GotColumn
 
 
 _NO_BYTES = np.empty(0, dtype=np.uint8)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnBytes:
-    """One column as bytes."""
-
-    spec: FieldSpec
-    lengths: np.ndarray | None  # int64[rows] in units; None: one unit each
-    payload: np.ndarray  # uint8[bytes of the rows, in order]
-    present: np.ndarray | None = None  # bool[rows]; None: all. Absent rows are zeros or empty
-
-    def sizes(self, num_rows: int) -> np.ndarray:
-        """Bytes of each row. int64[rows]."""
-        return sizes_of(self.spec, self.lengths, num_rows)
-
-    @property
-    def num_bytes(self) -> int:
-        return len(self.payload)
-
-    def rows(self, lengths: np.ndarray | None, runs: Runs) -> ColumnRows:
-        return HostRows(lengths=lengths, runs=runs, source=self.payload)
-
-
-def sizes_of(spec: FieldSpec, lengths: np.ndarray | None, num_rows: int) -> np.ndarray:
-    """Bytes of each row. int64[rows]."""
-    if lengths is None:
-        return np.full(num_rows, spec.unit_bytes, dtype=np.int64)
-    return lengths * spec.unit_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnRows(ABC):
-    """Some rows of a column that is put, not yet brought together."""
-
-    lengths: np.ndarray | None  # int64[rows] in units; None: one unit each
-    runs: Runs
-    """Where the rows lie among the bytes of the whole column."""
-
-    @property
-    def num_bytes(self) -> int:
-        return self.runs.total_bytes
-
-    def get_ready(self) -> None:  # noqa: B027 - most are
-        """Have what `cuts` would else wait for a device for."""
-
-    @abstractmethod
-    def cut(self, offset: int, nbytes: int) -> np.ndarray:
-        """Part of the bytes in one piece, in memory of the host."""
-
-    @abstractmethod
-    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray | None]:
-        """`cut` of several, offsets and sizes of at most a chunk, to be taken in order. ``None``:
-        the next one is not there yet."""
-
-    @abstractmethod
-    def lent(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
-        """As `cuts`, each waited for, and of use until the next one is asked for."""
-
-    @abstractmethod
-    def copy_to(self, out: np.ndarray, offset: int = 0) -> None:
-        """The bytes from ``offset`` on, as many as ``out`` takes, to memory of the host."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRows(ColumnRows):
-    """Of a column in memory of the host."""
-
-    source: np.ndarray  # uint8[bytes of the whole column]
-
-    def cut(self, offset: int, nbytes: int) -> np.ndarray:
-        """A view where the bytes follow one another, else a copy."""
-        return gather(self.source, *self.runs.cut(offset, nbytes))
-
-    def cuts(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray | None]:
-        return self.lent(pieces)
-
-    def lent(self, pieces: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
-        return (self.cut(offset, nbytes) for offset, nbytes in pieces)
-
-    def copy_to(self, out: np.ndarray, offset: int = 0) -> None:
-        """The one copy of a put: from the caller's memory to its place in the arena."""
-        starts, sizes = self.runs.starts, self.runs.sizes
-        if len(out) != self.num_bytes:
-            starts, sizes = self.runs.cut(offset, len(out))
-        if len(starts) == 1:
-            first = int(starts[0])
-            copy_into(out, self.source[first : first + len(out)])
-        elif len(starts):
-            gather_into(out, self.source, starts, sizes)
-
-
-def rows_of(column: ColumnBytes | DeviceColumn, rows: Rows, num_rows: int) -> ColumnRows:
-    """Rows of a column of ``num_rows``."""
-    lengths = None if column.lengths is None else np.ascontiguousarray(column.lengths[rows])
-    if isinstance(rows, slice) and rows.stop - rows.start == num_rows:
-        runs = Runs.one(0, column.num_bytes)
-    else:
-        sizes = column.sizes(num_rows)
-        starts = np.cumsum(sizes) - sizes
-        runs = Runs.of(starts[rows], sizes[rows])
-    return column.rows(lengths, runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from transferqueue.wire.columns import encode_column
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from transferqueue.client.assembly import ColumnBytes
+    from transferqueue.client.column_bytes import Column
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.device_sides import DeviceSides
     from transferqueue.fields import FieldSpec
@@ -30,7 +30,7 @@ class Batch:
     partition: str
     num_rows: int
     uids: np.ndarray | None  # int64[rows]; None: new rows
-    columns: Mapping[str, ColumnBytes | DeviceColumn]
+    columns: Mapping[str, Column]
     tags: Mapping[str, Any]
     overwrite: bool
     in_objects: Sequence[InObject] = ()
@@ -47,8 +47,7 @@ class Batch:
         of_side: dict[DeviceSide, int] = {}
         for column in self.columns.values():
             if isinstance(column, DeviceColumn):
-                side = column.source.side
-                of_side[side] = of_side.get(side, 0) + column.num_bytes
+                of_side[column.side] = of_side.get(column.side, 0) + column.num_bytes
         return max(of_side, key=lambda side: of_side[side], default=None)
 
     @property

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.client.assembly import ColumnBytes
 from transferqueue.client.batch import encode_batch
 from transferqueue.client.borrowed import Borrowed
+from transferqueue.client.column_bytes import ColumnBytes
 from transferqueue.client.device_puts import bring
 from transferqueue.client.device_sides import DeviceSides
 from transferqueue.client.inputs import columns_of, mapping_of, names_of, seconds_of

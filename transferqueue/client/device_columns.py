@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from transferqueue.client.assembly import (
-    common_spec,
-    join_lengths,
-    join_present,
-    present_rows,
-    sizes_of,
-)
+from transferqueue.client.assembly import common_spec, join_lengths, join_present, present_rows
+from transferqueue.client.column_bytes import sizes_of
 from transferqueue.client.device_access import DeviceAccess
 from transferqueue.client.device_gather import RowOrder
 from transferqueue.client.device_layout import PartRows, lay_out

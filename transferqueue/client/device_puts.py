@@ -8,31 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.client.assembly import ColumnRows, HostRows, sizes_of
+from transferqueue.client.column_bytes import Column, ColumnRows, HostRows
 from transferqueue.client.device_layout import MAX_PIECES
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import torch
-
+    from transferqueue.client.device_bytes import DeviceBytes, Ranges
     from transferqueue.client.device_side import DeviceSide
-    from transferqueue.devices.base import DeviceBlock, Event
-    from transferqueue.fields import FieldSpec
-
-Ranges = list[tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceBytes:
-    """The bytes of a tensor where they are."""
-
-    side: DeviceSide
-    tensor: torch.Tensor  # uint8[bytes]; keeps the memory
-    block: DeviceBlock
-    ready: Event
-    """Whatever made the tensor is done. One for all tensors of a put and device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +25,7 @@ class InObject:
 
     field: str
     place: np.ndarray  # uint8[bytes]: where they belong
+    side: DeviceSide
     source: DeviceBytes
 
 
@@ -49,22 +34,17 @@ def bring(tensors: Sequence[InObject]) -> None:
     `DeviceStuck`."""
     of_side: dict[DeviceSide, list[InObject]] = {}
     for tensor in tensors:
-        of_side.setdefault(tensor.source.side, []).append(tensor)
+        of_side.setdefault(tensor.side, []).append(tensor)
     for side, there in of_side.items():
         side.copy_each_out([(tensor.source, tensor.place) for tensor in there])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceColumn:
-    """As `ColumnBytes`, on a device."""
+class DeviceColumn(Column):
+    """On a device."""
 
-    spec: FieldSpec
-    lengths: np.ndarray | None  # int64[rows] in units; None: one unit each
+    side: DeviceSide
     source: DeviceBytes
-
-    def sizes(self, num_rows: int) -> np.ndarray:
-        """Bytes of each row. int64[rows]."""
-        return sizes_of(self.spec, self.lengths, num_rows)
 
     @property
     def num_bytes(self) -> int:
@@ -72,18 +52,15 @@ class DeviceColumn:
 
     def rows(self, lengths: np.ndarray | None, runs: Runs) -> ColumnRows:
         kind = DeviceRows if len(runs.starts) <= MAX_PIECES else ScatteredRows
-        return kind(lengths=lengths, runs=runs, source=self.source)
+        return kind(lengths=lengths, runs=runs, side=self.side, source=self.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRows(ColumnRows):
     """Of a column on a device. What is wanted on the host comes there by page-locked memory."""
 
+    side: DeviceSide
     source: DeviceBytes
-
-    @property
-    def side(self) -> DeviceSide:
-        return self.source.side
 
     def cut(self, offset: int, nbytes: int) -> np.ndarray:
         out = np.empty(nbytes, np.uint8)

@@ -11,15 +11,12 @@ import numpy as np
 
 from transferqueue.client.device_access import DeviceAccess
 from transferqueue.client.device_lanes import DeviceLanes
-from transferqueue.client.device_puts import DeviceRows
 from transferqueue.client.locked_arena import LockedArena
 from transferqueue.client.postponed import Postponed
 from transferqueue.closing import Closing
-from transferqueue.devices.base import WAIT_S
 from transferqueue.devices.ladder import Choice, ClientSide, Rung, ShardSide, choose, require
 from transferqueue.devices.opened import OpenedBlocks
 from transferqueue.devices.registry import find_device
-from transferqueue.devices.staging import CHUNK_BYTES
 from transferqueue.errors import (
     DeviceMissing,
     HandleRefused,
@@ -34,10 +31,9 @@ if TYPE_CHECKING:
     import torch
 
     from transferqueue.backends.arena_address import ArenaAddress
-    from transferqueue.client.assembly import ColumnRows
+    from transferqueue.client.device_bytes import DeviceBytes, Ranges
     from transferqueue.client.device_copies import Lent
     from transferqueue.client.device_layout import Copies
-    from transferqueue.client.device_puts import DeviceBytes, Ranges
     from transferqueue.client.session import ShardAddress
     from transferqueue.devices.base import Device, DeviceBlock, MemoryHandle
     from transferqueue.devices.staging import Staging
@@ -176,31 +172,8 @@ class DeviceSide(Closing):
             lane.wait_for(source.ready)
             yield from lane.lent_out(source.block, pieces)
 
-    def fill(
-        self,
-        access: DeviceAccess,
-        columns: Sequence[tuple[int, ColumnRows]],
-        timeout_s: float = WAIT_S,
-    ) -> None:
-        """Copy rows to the addresses that a shard has reserved for them in its device memory.
-
-        The device has made all of the copies when this returns. `OwnerLost`, `HandleRefused`;
-        after any other error some copies may come still: see `Postponed`.
-        """
-        with self.lanes.lane(timeout_s, keep=columns) as lane:
-            block = self._block(access)
-            self.check_owner(access)
-            for address, column in columns:
-                if isinstance(column, DeviceRows) and column.side is self:
-                    lane.wait_for(column.source.ready)
-                    _copy_rows(lane, block, address, column)
-                else:
-                    _stage_rows(lane, block, address, column)
-            lane.flush()
-        self.check(access)
-
     def postpones(self, abort: Call) -> bool:
-        """A put was given up in a `fill` or `place`. Whether copies of it may come yet, and its
+        """A put was given up in one of `device_fills`. Whether copies of it may come yet, and its
         abort is postponed until they are done."""
         is_over = self.lanes.end_of_copies()
         if is_over():
@@ -227,19 +200,6 @@ class DeviceSide(Closing):
                     self._let_go(access)
             self._let_go_of_lost()
             return self._postponed.take_due()
-
-    def place(
-        self,
-        arena: LockedArena,
-        columns: Sequence[tuple[int, DeviceRows]],
-        timeout_s: float = WAIT_S,
-    ) -> None:
-        """As `fill`, to page-locked shared memory of a shard."""
-        with self.lanes.lane(timeout_s, keep=(arena, columns)) as lane:
-            for address, column in columns:
-                lane.wait_for(column.source.ready)
-                _place_rows(lane, arena, address, column)
-            lane.flush()
 
     # -- gets -----------------------------------------------------------------------------------
 
@@ -271,7 +231,7 @@ class DeviceSide(Closing):
     ) -> int:
         """Returns how many copies it takes."""
         if isinstance(source, DeviceAccess):
-            lane.stream.copy_across(target, at, self._block(source), start, nbytes)
+            lane.stream.copy_across(target, at, self.block(source), start, nbytes)
             return 1
         num_copies = 0
         for piece in source.pieces(start, nbytes):
@@ -283,13 +243,13 @@ class DeviceSide(Closing):
     def viewed(self, access: DeviceAccess, start: int, nbytes: int, keep: object) -> torch.Tensor:
         """A uint8 tensor ``[nbytes]`` that is memory of a shard on this very device, under a lease.
         It and all made from it hold ``keep``. `HandleRefused`, `OwnerLost`."""
-        block = self._block(access)
+        block = self.block(access)
         assert access.handle is not None
         with self._lock:
             self._looked_at.setdefault(access.handle, []).append(weakref.ref(keep))
         return self.device.tensor_over(block, start, nbytes, keep)
 
-    def _block(self, access: DeviceAccess) -> DeviceBlock:
+    def block(self, access: DeviceAccess) -> DeviceBlock:
         """Opened at its first use, and kept open until `close`, or the owner's end."""
         with self._lock:
             known = self._blocks.get(access.token)
@@ -356,31 +316,6 @@ class DeviceSide(Closing):
         """What some tensor looks at still."""
         found = self._looked_at.items()
         return {handle for handle, by in found if any(one() is not None for one in by)}
-
-
-def _place_rows(lane: Staging, arena: LockedArena, address: int, rows: DeviceRows) -> None:
-    for start, nbytes in rows.ranges(0, rows.num_bytes):
-        at = start
-        for piece in arena.pieces(address, nbytes):
-            lane.stream.copy_out(rows.source.block, at, piece)
-            at += piece.nbytes
-        address += nbytes
-
-
-def _copy_rows(lane: Staging, block: DeviceBlock, address: int, rows: DeviceRows) -> None:
-    for number, (start, nbytes) in enumerate(rows.ranges(0, rows.num_bytes), 1):
-        lane.stream.copy_across(block, address, rows.source.block, start, nbytes)
-        address += nbytes
-        if number % BATCH == 0:
-            lane.flush()
-
-
-def _stage_rows(lane: Staging, block: DeviceBlock, address: int, rows: ColumnRows) -> None:
-    """Of the host, or of another device."""
-    lows = range(0, rows.num_bytes, CHUNK_BYTES)
-    pieces = [(low, min(CHUNK_BYTES, rows.num_bytes - low)) for low in lows]
-    for low, data in zip(lows, rows.lent(pieces), strict=True):
-        lane.copy_in(block, address + low, data.data)
 
 
 def shard_side(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.backends.several import ADDRESS_BITS, own_address
-from transferqueue.client.assembly import rows_of
+from transferqueue.client import device_fills
+from transferqueue.client.column_bytes import rows_of
 from transferqueue.client.counted_copies import STEP_BYTES
 from transferqueue.client.device_puts import DeviceRows, ScatteredRows
 from transferqueue.client.windows import Move
@@ -23,8 +24,8 @@ from transferqueue.wire.put import BY_WRITE, ColumnPlan, PutPlan
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from transferqueue.client.assembly import ColumnRows
     from transferqueue.client.batch import Batch
+    from transferqueue.client.column_bytes import ColumnRows
     from transferqueue.client.counted_copies import Moved
     from transferqueue.client.device_access import DeviceAccess
     from transferqueue.client.device_side import DeviceSide
@@ -193,7 +194,7 @@ class PlacedPut(PartPut):
                 self._copy(column, address, moved)
             return
         self.late = side
-        side.place(locked, columns, timeout_s)
+        device_fills.place(side, locked, columns, timeout_s)
         self.late = None
         if moved is not None:
             moved(sum(nbytes for _, nbytes in ranges))
@@ -208,7 +209,7 @@ class PlacedPut(PartPut):
     ) -> None:
         self.late = side
         try:
-            side.fill(access, columns, timeout_s)
+            device_fills.fill(side, access, columns, timeout_s)
         except HandleRefused:  # before the first copy
             self.late = None
             raise

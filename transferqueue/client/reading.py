@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.client.assembly import ColumnBytes, JoinedColumn, expand_rows
+from transferqueue.client.assembly import JoinedColumn, expand_rows
+from transferqueue.client.column_bytes import ColumnBytes
 from transferqueue.client.deadline import Deadline
 from transferqueue.client.device_columns import DeviceColumn, DeviceColumnBytes
 from transferqueue.client.landings import HostTarget, Landings, Target

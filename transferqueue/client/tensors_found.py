@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.client.assembly import ColumnBytes
-from transferqueue.client.device_puts import DeviceBytes, DeviceColumn, InObject
+from transferqueue.client.column_bytes import ColumnBytes
+from transferqueue.client.device_bytes import DeviceBytes
+from transferqueue.client.device_puts import DeviceColumn, InObject
 from transferqueue.fields import FieldKind
 from transferqueue.wire.tensors import refuse_unless_plain, tensor_block
 from transferqueue.wire.values import CannotCarry
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from transferqueue.client.column_bytes import Column
     from transferqueue.client.device_side import DeviceSide
     from transferqueue.client.device_sides import DeviceSides
     from transferqueue.devices.base import Event
@@ -62,37 +64,38 @@ class TensorsFound:
             return False  # which is said where it is written
         return self._devices.holding(tensor) is not None
 
-    def column(self, name: str, encoded: EncodedColumn) -> ColumnBytes | DeviceColumn:
+    def column(self, name: str, encoded: EncodedColumn) -> Column:
         """The bytes of a column where they are. Those of torch's own devices `stays` has left
         there; what is memory of the host to torch may be a device's all the same."""
         spec, lengths, payload = encoded.spec, encoded.lengths, encoded.payload
         for hole in encoded.holes:
             assert isinstance(payload, np.ndarray)
             part = payload[hole.offset : hole.offset + hole.block.nbytes]
-            inner = self._source(hole.block)
+            inner = self._found(hole.block)
             assert inner is not None, "a tensor was left on a device that nobody has"
-            self.in_objects.append(InObject(field=name, place=part, source=inner))
+            self.in_objects.append(InObject(field=name, place=part, side=inner[0], source=inner[1]))
         if isinstance(payload, np.ndarray):
-            source = self._on_device(payload) if spec.kind is FieldKind.TENSOR else None
-            if source is None:
+            found = self._on_device(payload) if spec.kind is FieldKind.TENSOR else None
+            if found is None:
                 return ColumnBytes(spec=spec, lengths=lengths, payload=payload)
         else:
-            source = self._source(payload)
-            assert source is not None, "a tensor was left on a device that nobody has"
-        return DeviceColumn(spec=spec, lengths=lengths, source=source)
+            found = self._found(payload)
+            assert found is not None, "a tensor was left on a device that nobody has"
+        side, source = found
+        return DeviceColumn(spec=spec, lengths=lengths, side=side, source=source)
 
-    def _on_device(self, payload: np.ndarray) -> DeviceBytes | None:
+    def _on_device(self, payload: np.ndarray) -> tuple[DeviceSide, DeviceBytes] | None:
         if not (self._devices.are_open and len(payload) and payload.flags.writeable):
             return None
         import torch
 
-        return self._source(torch.from_numpy(payload))
+        return self._found(torch.from_numpy(payload))
 
-    def _source(self, tensor: torch.Tensor) -> DeviceBytes | None:
+    def _found(self, tensor: torch.Tensor) -> tuple[DeviceSide, DeviceBytes] | None:
         found = self._devices.holding(tensor)
         if found is None:
             return None
         side, block = found
         if side not in self._ready:
             self._ready[side] = side.device.after_torch()
-        return DeviceBytes(side=side, tensor=tensor, block=block, ready=self._ready[side])
+        return side, DeviceBytes(tensor=tensor, block=block, ready=self._ready[side])

@@ -24,8 +24,7 @@ from tests.e2e.fake_gpus import (
     used_bytes,
 )
 from tests.waiting import wait_until
-from transferqueue.client import tensordicts
-from transferqueue.client.device_side import DeviceSide
+from transferqueue.client import device_fills, tensordicts
 from transferqueue.devices.host import DoneEvent
 from transferqueue.errors import DeviceError, OwnerLost, StaleGeneration
 
@@ -244,14 +243,14 @@ def test_a_put_under_way_begins_again_at_a_successor_with_host_copies(
         ) as service,
         tq.connect(service.address, device=name) as client,
     ):
-        pids, fill = [client.status()["shards"][0]["pid"]], DeviceSide.fill
+        pids, fill = [client.status()["shards"][0]["pid"]], device_fills.fill
 
         def kill_after(*arguments: Any) -> None:
             fill(*arguments)
             while pids:
                 os.kill(pids.pop(), signal.SIGKILL)
 
-        monkeypatch.setattr(DeviceSide, "fill", kill_after)
+        monkeypatch.setattr(device_fills, "fill", kill_after)
         put = columns(16)
         handle = client.put(on_gpu(gpu_of(client), put))
         assert pids == []

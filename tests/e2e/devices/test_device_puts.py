@@ -29,7 +29,7 @@ from tests.e2e.fake_gpus import (
     used_bytes,
 )
 from tests.waiting import wait_until
-from transferqueue.client.device_side import DeviceSide
+from transferqueue.client import device_fills
 from transferqueue.devices.fake_gpu import FakeEvent
 from transferqueue.devices.fake_machine import FakeMachine, Fault
 from transferqueue.errors import DeviceError, DeviceStuck, HandleRefused, RungRefused
@@ -337,9 +337,9 @@ VICTIM = """
 import sys, time, torch
 import transferqueue as tq
 from tests.e2e.fake_gpus import gpu_of, put_on
-from transferqueue.client.device_side import DeviceSide
+from transferqueue.client import device_fills
 
-fill = DeviceSide.fill
+fill = device_fills.fill
 
 def hang(*arguments):
     fill(*arguments)
@@ -352,7 +352,7 @@ handles = [client.put({"x": put_on(gpu, torch.ones(64, 1000))}) for _ in range(2
 with client.borrow(handles[0]) as td:
     client.clear(handles[0])
     print(int(td["x"].sum()), flush=True)
-    DeviceSide.fill = hang
+    device_fills.fill = hang
     client.put({"x": put_on(gpu, torch.ones(64, 1000))})
 """
 
@@ -385,7 +385,7 @@ def test_an_owner_that_is_killed_in_a_put_is_written_to_when_it_is_back(
     name = machine.name_of(machine.uuids[0])
     with serve(machine) as service, tq.connect(service.address, device=name) as client:
         pids = [shard["pid"] for shard in client.status()["shards"]]
-        fill, gpu = DeviceSide.fill, gpu_of(client)
+        fill, gpu = device_fills.fill, gpu_of(client)
 
         def kill_the_owner(*arguments: Any) -> None:
             while pids:
@@ -393,7 +393,7 @@ def test_an_owner_that_is_killed_in_a_put_is_written_to_when_it_is_back(
                 time.sleep(0.05)
             fill(*arguments)
 
-        monkeypatch.setattr(DeviceSide, "fill", kill_the_owner)
+        monkeypatch.setattr(device_fills, "fill", kill_the_owner)
         put = columns(8)
         handle = client.put(on_gpu(gpu, put))
         assert pids == []
