@@ -8,7 +8,7 @@ from typing import Any
 from transferqueue.coordinator.copy_links import PAUSED_S, CopyLinks
 from transferqueue.coordinator.journal import CoordinatorJournal
 from transferqueue.coordinator.second_copies import SecondCopies
-from transferqueue.coordinator.shard_links import ShardLink
+from transferqueue.coordinator.shard_link import ShardLink
 
 TAKEOVER_S = 60.0
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.journal import CoordinatorJournal
     from transferqueue.coordinator.partition import Partition
     from transferqueue.coordinator.second_copies import SecondCopies
-    from transferqueue.coordinator.shard_links import ShardLink
+    from transferqueue.coordinator.shard_link import ShardLink
     from transferqueue.homes import UidRange
     from transferqueue.net.server import Handler, Request
 

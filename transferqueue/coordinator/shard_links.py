@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from transferqueue.coordinator.answers import spec_from_wire
 from transferqueue.coordinator.copy_links import CopyLinks
 from transferqueue.coordinator.requests import committed_tags
+from transferqueue.coordinator.shard_link import ShardLink
 from transferqueue.errors import RowsLost, TagTypeMismatch, UnknownBackend
 from transferqueue.net.server import Handler, Reply, Request, Server
 from transferqueue.wire import ops
@@ -31,28 +31,6 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.journal import CoordinatorJournal
     from transferqueue.coordinator.partition import Partition
     from transferqueue.coordinator.second_copies import SecondCopies
-
-
-@dataclass(slots=True, kw_only=True)
-class ShardLink:
-    """A shard as the coordinator knows it."""
-
-    slot: int
-    peer: bytes
-    incarnation: str
-    lineage: str
-    """The same of all processes that one owner starts for the slot, one after the other."""
-    endpoints: list[str]
-    facts: dict[str, Any]
-    """What clients need to choose a way to it: boot id, arena, …"""
-    next_event: int = 1
-    """The event of its stream that comes next; earlier ones are repeats."""
-    heard_s: float = 0.0
-    """When it said something last."""
-    terms_heard: int = 0
-    """The number of the last `Terms` that it knows; all that it had done before is known here."""
-    told: list[NDArray[np.int64]] | None = field(default_factory=list)
-    """The rows that its account named so far; ``None`` when all of it has come."""
 
 
 class ShardLinks:
