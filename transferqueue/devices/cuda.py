@@ -125,9 +125,9 @@ class CudaDevice(Device):
             raise DeviceFull(self.name, nbytes, self.room.free_bytes)
         if status:
             raise self.driver.failure("cuMemAlloc_v2", status)
-        return CudaBlock(self, pointer.value, nbytes, None)
+        return CudaBlock(self.uuid, pointer.value, nbytes, None, self._let_go)
 
-    def let_go(self, pointer: int, token: str | None) -> None:
+    def _let_go(self, pointer: int, token: str | None) -> None:
         """Free memory, or close what was opened. After the device was closed the driver has."""
         if self._context is None:
             return
@@ -166,7 +166,7 @@ class CudaDevice(Device):
             failure = self.driver.failure("cuIpcOpenMemHandle_v2", status)
             raise HandleRefused(self.name, str(failure))
         self._opened.add(handle.token)
-        return CudaBlock(self, pointer.value, handle.nbytes, handle.token)
+        return CudaBlock(self.uuid, pointer.value, handle.nbytes, handle.token, self._let_go)
 
     def _refuse(self, handle: MemoryHandle) -> None:
         if handle.uuid != self.uuid:
@@ -213,7 +213,11 @@ class CudaDevice(Device):
         if status:
             failure = self.driver.failure("cuMemHostRegister_v2", status)
             raise PinningRefused(pages.nbytes, str(failure))
-        return CudaRegistration(self, memory)
+        return CudaRegistration(memory, self._unlock)
+
+    def _unlock(self, address: int) -> None:
+        with self.current():
+            self.driver.call("cuMemHostUnregister", address)
 
     def new_tensor(self, nbytes: int) -> tuple[torch.Tensor, DeviceBlock]:
         """torch's allocator gives out memory that the stream which is current may still be working

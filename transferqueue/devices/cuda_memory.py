@@ -10,16 +10,24 @@ from transferqueue.devices.base import DeviceBlock, Registration
 from transferqueue.errors import Closed
 
 if TYPE_CHECKING:
-    from transferqueue.devices.cuda import CudaDevice
+    from collections.abc import Callable
 
 
 class CudaBlock(DeviceBlock):
     """A pointer of the driver's."""
 
-    def __init__(self, device: CudaDevice, pointer: int, nbytes: int, token: str | None) -> None:
-        """``token``: of the handle that it was opened by, ``None`` for one's own."""
-        self.uuid, self.nbytes, self.is_own = device.uuid, nbytes, token is None
-        self._device, self._token = device, token
+    def __init__(
+        self,
+        uuid: str,
+        pointer: int,
+        nbytes: int,
+        token: str | None,
+        let_go: Callable[[int, str | None], None],
+    ) -> None:
+        """``token``: of the handle that it was opened by, ``None`` for one's own. ``let_go``: hears
+        of the pointer and the token when the block is closed."""
+        self.uuid, self.nbytes, self.is_own = uuid, nbytes, token is None
+        self._token, self._let_go = token, let_go
         self._pointer: int | None = pointer
 
     @property
@@ -31,7 +39,7 @@ class CudaBlock(DeviceBlock):
     def close(self) -> None:
         pointer, self._pointer = self._pointer, None
         if pointer is not None:
-            self._device.let_go(pointer, self._token)
+            self._let_go(pointer, self._token)
 
 
 class TensorBlock(DeviceBlock):
@@ -52,15 +60,16 @@ class TensorBlock(DeviceBlock):
 class CudaRegistration(Registration):
     """Page-locked memory of the host."""
 
-    def __init__(self, device: CudaDevice, memory: memoryview) -> None:
-        self._device = device
+    def __init__(self, memory: memoryview, unlock: Callable[[int], None]) -> None:
+        """``unlock``: undoes it for the memory at an address."""
         self._memory: memoryview | None = memory
+        self._unlock = unlock
 
     def close(self) -> None:
         memory, self._memory = self._memory, None
         if memory is not None:
-            with contextlib.suppress(Closed), self._device.current():
-                self._device.driver.call("cuMemHostUnregister", as_bytes(memory).ctypes.data)
+            with contextlib.suppress(Closed):
+                self._unlock(as_bytes(memory).ctypes.data)
 
 
 class CudaArray:
