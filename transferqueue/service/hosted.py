@@ -16,7 +16,7 @@ from transferqueue.errors import TransferQueueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from transferqueue.service.process import Runnable
+    from transferqueue.service.runnable import Runnable
 
 AGAIN_S = 5.0
 """After a start that failed; nothing is free of what it lacked just because it is tried again."""

@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from transferqueue.checkpoint.restore_plan import SavedPlane
 from transferqueue.errors import TransferQueueError
@@ -26,26 +26,13 @@ from transferqueue.wire.format import encode_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from transferqueue.service.runnable import Runnable
     from transferqueue.tracing.base import RequestSpans
 
     OnHosted = Callable[[Sequence[Mapping[str, Any]]], None]
     ShouldStop = Callable[[], bool]
 
 MAX_FILES = 1 << 20
-
-
-class Runnable(Protocol):
-    """What a coordinator and a shard have in common for the process around them."""
-
-    endpoints: list[str]
-    failure: TransferQueueError | None
-
-    def watch(self, readable: int, callback: Callable[[], None]) -> None: ...
-    def run(self) -> None: ...
-    def stop(self) -> None: ...
-    def close(self, *, keep: bool = False) -> None: ...
-    def drain(self) -> None: ...
-    def trace(self, spans: RequestSpans) -> None: ...
 
 
 def _never() -> bool:

@@ -15,12 +15,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.net.contexts import INPROC, close_inproc, open_inproc
-from transferqueue.service.process import Runnable, make_server
+from transferqueue.service.process import make_server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from transferqueue.errors import TransferQueueError
+    from transferqueue.service.runnable import Runnable
 
 
 class ServerThreads:
