@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.coordinator.reports import tasks
+from transferqueue.coordinator.holders import tasks_of
 from transferqueue.coordinator.table import RowState, TaskState
 from transferqueue.errors import UID_SAMPLE, InvalidInput, RowsGone, UnknownUids
 
@@ -99,7 +99,10 @@ def describe(
         ages_s=now_s - partition.lifetimes.arrivals.times_s(rows) if len(rows) else np.zeros(0),
         sites=partition.lifetimes.origins.sites(rows),
         ready={field: table.is_ready(field, rows) for field in table.fields},
-        tasks={task: _of_task(partition, task, rows) for task in tasks(partition)},
+        tasks={
+            task: _of_task(partition, task, rows)
+            for task in tasks_of(partition.policy, partition.table)
+        },
         claims=_claims(partition, leases, table.uids(rows), now_s),
         tags={name: values.to_column() for name, values in partition.tags.get(rows).items()},
     )

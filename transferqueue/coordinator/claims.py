@@ -331,10 +331,6 @@ class Claims:
             self._table.set_state(lease.task, rows[dead], TaskState.DEAD_LETTER)
         return rows
 
-    def is_over(self, lease: Lease) -> bool:
-        """Whether nobody else holds, or is still to get, the rows of this closed lease."""
-        return lease.batch is None or lease.batch not in lease.batch.line
-
     def _claimed_rows(self, lease: Lease) -> Rows:
         """The rows of a lease that are still there."""
         uids = lease.uids if lease.batch is None else np.unique(lease.batch.uids)

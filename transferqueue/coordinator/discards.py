@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.coordinator.effects import Effect, FreeRows
 from transferqueue.coordinator.table import RowState
 
 if TYPE_CHECKING:
-    from transferqueue.coordinator.leases import Lease
+    from transferqueue.coordinator.effects import Effect
     from transferqueue.coordinator.partition import Partition
-    from transferqueue.coordinator.row_set import Rows
     from transferqueue.coordinator.uid_ranges import Uids
 
 
@@ -34,34 +32,5 @@ def discard(partition: Partition, uids: Uids, now_s: float) -> tuple[int, list[E
     claimed = partition.table.is_claimed(rows)
     effects = partition.withdraw(rows[claimed], RowState.LEAVING)
     effects += partition.free(rows[~claimed])
-    effects += frees(partition, untold) + partition.settle(now_s)
+    effects += partition.order_frees(untold) + partition.settle(now_s)
     return len(rows) + len(untold), effects
-
-
-def let_go(partition: Partition, lease: Lease) -> list[Effect]:
-    """A claim has ended, or the last one of a shared batch: its leaving rows go."""
-    table = partition.table
-    if not partition.claims.is_over(lease):
-        return []
-    rows = table.find(lease.uids)
-    rows = rows[rows >= 0]
-    rows = rows[table.is_leaving(rows)]
-    if not len(rows):
-        return []
-    if lease.exclusive:
-        table.reset_deliveries(lease.task, rows)
-    rows = rows[~table.is_claimed(rows)]
-    table.let_go(rows)
-    return order_frees(partition, rows)
-
-
-def order_frees(partition: Partition, rows: Rows) -> list[Effect]:
-    """Have their shards free rows that are nobody's."""
-    return frees(partition, partition.table.uids(rows))
-
-
-def frees(partition: Partition, uids: Uids) -> list[Effect]:
-    return [
-        FreeRows(slot=slot, partition=partition.name, uids=uids[at])
-        for slot, at in partition.homes.split(uids).items()
-    ]

@@ -51,6 +51,11 @@ class Lease:
     """With ``replica``: the rows are those of a batch that several replicas get."""
     replica: int = 0
 
+    @property
+    def is_last(self) -> bool:
+        """Once it is closed: whether nobody else holds, or is still to get, its rows."""
+        return self.batch is None or self.batch not in self.batch.line
+
 
 class Leases:
     """All claims of the service that are out, by id. Ids are never reused."""

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.coordinator import discards
 from transferqueue.coordinator.cells import CellWaits
 from transferqueue.coordinator.claims import Claims
-from transferqueue.coordinator.effects import Effect, FreeRows, Refuse
+from transferqueue.coordinator.effects import Effect, Refuse
 from transferqueue.coordinator.feeds import Feeds
+from transferqueue.coordinator.frees import frees
+from transferqueue.coordinator.holders import holders
+from transferqueue.coordinator.leaving import let_go
 from transferqueue.coordinator.lifetimes import Lifetimes
 from transferqueue.coordinator.quotas import Quota
-from transferqueue.coordinator.reports import holders, unknown_field_hint
 from transferqueue.coordinator.row_set import NO_ROWS, Rows
 from transferqueue.coordinator.selects import Selects
 from transferqueue.coordinator.staleness import Staleness
@@ -31,6 +32,7 @@ from transferqueue.coordinator.waiters import (
     PutWaiter,
     SelectWaiter,
     Waiter,
+    unknown_field_hint,
 )
 from transferqueue.errors import RowsGone, RowsLost, TagTypeMismatch
 
@@ -213,12 +215,9 @@ class Partition:
 
     def frees_of(self, slot: int) -> list[Effect]:
         """The frees that this slot has not reported as done."""
-        rows = self.table.freeing_rows()
-        uids = self.table.uids(rows)
+        uids = self.table.uids(self.table.freeing_rows())
         at = self.homes.split(uids).get(slot)
-        if at is None:
-            return []
-        return [FreeRows(slot=slot, partition=self.name, uids=uids[at])]
+        return [] if at is None else self.order_frees(uids[at])
 
     # -- freeing --------------------------------------------------------------------------------
 
@@ -226,7 +225,11 @@ class Partition:
         """Have their shards free live rows."""
         if not len(rows):
             return []
-        return self.withdraw(rows) + discards.order_frees(self, rows)
+        return self.withdraw(rows) + self.order_frees(self.table.uids(rows))
+
+    def order_frees(self, uids: Uids) -> list[Effect]:
+        """Have their shards free rows that are nobody's."""
+        return frees(self.name, self.homes, uids) if len(uids) else []
 
     def withdraw(self, rows: Rows, state: RowState = RowState.FREEING) -> list[Effect]:
         """Live rows are nobody's from now on; who waits for one of them is told."""
@@ -256,9 +259,9 @@ class Partition:
     def free_all(self) -> list[Effect]:
         """Free every row: the partition is being dropped."""
         effects = self.withdraw(self.table.live_rows())
-        rows = self.table.present_rows()
-        self._gone.add(self.table.uids(rows))
-        return effects + discards.order_frees(self, rows)
+        uids = self.table.uids(self.table.present_rows())
+        self._gone.add(uids)
+        return effects + self.order_frees(uids)
 
     def expire(self, now_s: float) -> list[Effect]:
         """Free the rows whose time is up."""
@@ -338,7 +341,8 @@ class Partition:
     def ack(self, lease: Lease, now_s: float) -> list[Effect]:
         """The task is done with the rows of a closed lease."""
         rows = self.claims.ack(lease)
-        effects = self._release_fields(lease.task, rows) + discards.let_go(self, lease)
+        effects = self._release_fields(lease.task, rows)
+        effects += self.order_frees(let_go(self.table, lease))
         effects += self.free(self.lifetimes.after_claim(rows, now_s))
         # No claim gains rows by an ack, but one that named these rows has to hear of it.
         effects += self.claims.serve(self.feeds.of_task(lease.task), now_s)
@@ -347,7 +351,7 @@ class Partition:
     def give_back(self, lease: Lease, now_s: float, ending: Ending) -> list[Effect]:
         """The rows of a closed lease are free again, or dead letters."""
         rows = self.claims.give_back(lease, ending)
-        effects = discards.let_go(self, lease)
+        effects = self.order_frees(let_go(self.table, lease))
         effects += self.free(self.lifetimes.after_claim(rows, now_s))
         rows = rows[self.table.is_live(rows)]
         self.feeds.refresh(rows, self.feeds.of_task(lease.task))
@@ -356,17 +360,13 @@ class Partition:
     def _release_fields(self, task: str, rows: Rows) -> list[Effect]:
         """Free the cells that were kept for this task alone."""
         effects: list[Effect] = []
-        for field, last_task in self.policy.release_after.items():
-            if last_task != task:
-                continue
+        kept = [field for field, last in self.policy.release_after.items() if last == task]
+        for field in kept:
             released = self.table.release(field, rows)
             num_bytes = self.lifetimes.origins.remove(field, released)
             self.quota.field_bytes.remove(field, len(released), num_bytes)
             self.feeds.refresh(released, self.feeds.touched_by((field,)))
-            uids = self.table.uids(released)
-            for slot, at in self.homes.split(uids).items():
-                free = FreeRows(slot=slot, partition=self.name, uids=uids[at], fields=(field,))
-                effects.append(free)
+            effects += frees(self.name, self.homes, self.table.uids(released), (field,))
         return effects
 
     def lacking(self, tag: str, uids: Uids) -> Rows:
@@ -408,10 +408,10 @@ class Partition:
     def give_up(self, waiter: Waiter, now_s: float, hint: str) -> list[Effect]:
         """The deadline of something that waits has come; ``hint``: what may be wrong with it."""
         if isinstance(waiter, PutWaiter):
-            refusal = self.quota.give_up(waiter, holders(self))
+            refusal = self.quota.give_up(waiter, holders(self.policy, self.table))
             return [refusal, *self.settle(now_s)]
         assert isinstance(waiter, (ClaimWaiter, CellWaiter, SelectWaiter))
-        hint = hint or unknown_field_hint(self, waiter.fields)
+        hint = hint or unknown_field_hint(self.name, self.table, waiter.fields)
         if isinstance(waiter, CellWaiter):
             return [self.cells.give_up(waiter, now_s, hint)]
         if isinstance(waiter, SelectWaiter):

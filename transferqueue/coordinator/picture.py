@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.coordinator.reports import tasks
+from transferqueue.coordinator.holders import tasks_of
 from transferqueue.coordinator.table import TaskState
 from transferqueue.coordinator.tag_values import TagKind
 
@@ -79,7 +79,10 @@ def picture(partition: Partition, num_columns: int) -> Picture:
         fields={field: _field(partition, field, grid) for field in fields},
         num_ready={field: table.num_ready[field] for field in fields},
         num_fields_left_out=len(list(table.fields)) - len(fields),
-        tasks={task: _task(partition, task, grid) for task in tasks(partition)},
+        tasks={
+            task: _task(partition, task, grid)
+            for task in tasks_of(partition.policy, partition.table)
+        },
         newest_version=newest,
         staleness=staleness,
     )

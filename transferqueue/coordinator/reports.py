@@ -1,4 +1,4 @@
-"""What a partition holds and for whom, as plain values and in words."""
+"""What a partition holds and for whom, as plain values."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.coordinator.policy import Retention
+from transferqueue.coordinator.holders import holders, task_counts, tasks_of
 from transferqueue.coordinator.table import TaskState
-from transferqueue.errors import near_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
     from transferqueue.coordinator.partition import Partition
-    from transferqueue.coordinator.policy import PartitionPolicy
     from transferqueue.coordinator.row_set import Rows
+    from transferqueue.coordinator.table import Table
 
 
 def status(partition: Partition) -> dict[str, Any]:
     """Counts of one partition. O(rows) a task."""
-    table, quota = partition.table, partition.quota
+    table, quota, policy = partition.table, partition.quota, partition.policy
     return {
         "rows": table.num_live,
         "rows_being_freed": table.num_freeing,
         "bytes": quota.field_bytes.total,
         "fields": dict(table.num_ready),
-        "tasks": {task: task_counts(partition, task) for task in tasks(partition)},
+        "tasks": {task: task_counts(table, task) for task in tasks_of(policy, table)},
         "tags": {name: column.kind.value for name, column in partition.tags.columns.items()},
         "tag_values_refused": dict(partition.num_refused_tags),
         "waiting": {
@@ -45,7 +42,7 @@ def status(partition: Partition) -> dict[str, Any]:
         "rows_handed_out": quota.rows_handed_out,
         "puts_let_past_quota": quota.num_let_past,
         "coordinator_bytes": table.num_bytes + partition.tags.num_bytes + partition.feeds.num_bytes,
-        "policy": partition.policy.to_plain(),
+        "policy": policy.to_plain(),
     }
 
 
@@ -55,22 +52,21 @@ def held(partition: Partition, now_s: float) -> dict[str, Any]:
     The bytes of a site are those that its puts had; of a task or an age, its cells of each field
     times the mean cell of that field.
     """
-    quota, rows = partition.quota, partition.table.live_rows()
+    table, quota, policy = partition.table, partition.quota, partition.policy
+    tasks, rows = tasks_of(policy, table), table.live_rows()
     row_bytes = _bytes_of_rows(partition, rows)
     return {
-        "rows": partition.table.num_live,
-        "rows_being_freed": partition.table.num_freeing,
+        "rows": table.num_live,
+        "rows_being_freed": table.num_freeing,
         "bytes": quota.field_bytes.total,
         "bytes_by_field": quota.field_bytes.by_field(),
-        "tasks": {task: task_counts(partition, task) for task in tasks(partition)},
-        "bytes_by_task": {
-            task: _bytes_by_state(partition, task, rows, row_bytes) for task in tasks(partition)
-        },
+        "tasks": {task: task_counts(table, task) for task in tasks},
+        "bytes_by_task": {task: _bytes_by_state(table, task, rows, row_bytes) for task in tasks},
         **partition.lifetimes.ages(now_s, row_bytes),
         "credit": {"rows": quota.credit.rows, "bytes": quota.credit.num_bytes},
-        "max_rows": partition.policy.max_rows,
-        "max_bytes": partition.policy.max_bytes,
-        "held_by": holders(partition),
+        "max_rows": policy.max_rows,
+        "max_bytes": policy.max_bytes,
+        "held_by": holders(policy, table),
     }
 
 
@@ -86,55 +82,7 @@ def _bytes_of_rows(partition: Partition, rows: Rows) -> NDArray[np.float64]:
 
 
 def _bytes_by_state(
-    partition: Partition, task: str, rows: Rows, row_bytes: NDArray[np.float64]
+    table: Table, task: str, rows: Rows, row_bytes: NDArray[np.float64]
 ) -> dict[str, int]:
-    sums = partition.table.sum_by_state(task, rows, row_bytes)
+    sums = table.sum_by_state(task, rows, row_bytes)
     return {state.name.lower(): round(sums.get(state, 0.0)) for state in TaskState}
-
-
-def tasks(partition: Partition) -> list[str]:
-    """The declared tasks, or those that have claimed."""
-    return list(dict.fromkeys((*partition.policy.tasks, *partition.table.tasks)))
-
-
-def task_counts(partition: Partition, task: str) -> dict[str, int]:
-    """Live rows by what the task has done with them."""
-    counts = partition.table.count_by_state(task)
-    return {state.name.lower(): counts.get(state, 0) for state in TaskState}
-
-
-_YET = {"free": "not taken yet", "claimed": "not acked yet", "dead_letter": "dead letters"}
-"""What a task has not done with samples that wait for it."""
-
-
-def _until(policy: PartitionPolicy) -> str:
-    """When a partition that no task keeps full lets its samples go."""
-    end = "somebody clears them" if policy.ttl_s is None else f"they are {policy.ttl_s:g} s old"
-    return f"until {end} (retention {policy.retention.value!r})"
-
-
-def holders(partition: Partition) -> str:
-    """Who keeps rows from being freed, in a line."""
-    parts = []
-    if partition.policy.retention is Retention.CONSUMED:
-        for task in tasks(partition):
-            counts = task_counts(partition, task)
-            shown = [f"{counts[state]} {yet}" for state, yet in _YET.items() if counts[state]]
-            if shown:
-                parts.append(f"task {task!r} ({', '.join(shown)})")
-    else:
-        parts.append(f"the partition, {_until(partition.policy)}")
-    if partition.table.num_freeing:
-        parts.append(f"shards ({partition.table.num_freeing} rows being freed)")
-    return ", ".join(parts)
-
-
-def unknown_field_hint(partition: Partition, fields: Iterable[str]) -> str:
-    """What may be wrong with a wait for these fields, "" if nothing seems to be."""
-    known = list(partition.table.fields)
-    unknown = [field for field in fields if known and field not in known]
-    if not unknown:
-        return ""
-    near = near_names(unknown[0], known)
-    hint = f", did you mean {near[0]!r}" if near else ""
-    return f"no sample of partition {partition.name!r} has had {unknown[0]!r}{hint}"

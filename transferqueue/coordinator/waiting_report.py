@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.coordinator.reports import holders, unknown_field_hint
+from transferqueue.coordinator.holders import holders
 from transferqueue.coordinator.table import TaskState
+from transferqueue.coordinator.waiters import unknown_field_hint
 from transferqueue.net.peer_names import peer_name
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _claim(
     hint: str,
 ) -> dict[str, Any]:
     ready = partition.claims.num_ready(claim)
-    unknown = hint or unknown_field_hint(partition, claim.fields)
+    unknown = hint or unknown_field_hint(partition.name, partition.table, claim.fields)
     return {
         **_entry(partition, "claim", claim, now_s),
         "task": claim.feed.task,
@@ -190,7 +191,7 @@ def _cells(partition: Partition, cells: CellWaiter, now_s: float, hint: str) -> 
     lacking = np.unique(np.concatenate(list(cells.missing.values())))
     wanted = len(cells.uids)
     by_field = {f: wanted - len(cells.missing.get(f, ())) for f in cells.fields}
-    unknown = hint or unknown_field_hint(partition, cells.fields)
+    unknown = hint or unknown_field_hint(partition.name, partition.table, cells.fields)
     return {
         **_entry(partition, "cells", cells, now_s),
         "fields": list(cells.fields),
@@ -215,7 +216,7 @@ def _select(
     if select.where is not None:
         rows = rows[select.where.mask(partition.tags, rows)]
     ready = partition.selects.num_matching(select)
-    unknown = hint or unknown_field_hint(partition, select.fields)
+    unknown = hint or unknown_field_hint(partition.name, partition.table, select.fields)
     return {
         **entry,
         "ready": ready,
@@ -225,7 +226,7 @@ def _select(
 
 
 def _put(partition: Partition, put: PutWaiter, now_s: float) -> dict[str, Any]:
-    error = partition.quota.over_limit(put, holders(partition))
+    error = partition.quota.over_limit(put, holders(partition.policy, partition.table))
     return {
         **_entry(partition, "put", put, now_s),
         "who": f"shard {put.slot}",
