@@ -16,10 +16,10 @@ from tensordict import TensorDict
 
 from transferqueue.view import columns
 from transferqueue.view import serialization as wire
+from transferqueue.view.conflicts import check_same_column
 from transferqueue.view.description import describe_array, describe_tensor
 from transferqueue.view.item import DataProtoItem
 from transferqueue.view.sizes import columns_nbytes
-from transferqueue.view.union import check_same_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

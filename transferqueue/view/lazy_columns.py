@@ -16,6 +16,7 @@ from tensordict import TensorDict
 from transferqueue.errors import BatchInconsistent
 from transferqueue.view import lazy_rows, lazy_state
 from transferqueue.view.columns import map_columns
+from transferqueue.view.conflicts import check_same_column
 from transferqueue.view.consistency import check_arrays, check_consistent
 from transferqueue.view.devices import place_of
 from transferqueue.view.item import DataProtoItem
@@ -32,7 +33,6 @@ from transferqueue.view.lazy_fetch import fetch_now
 from transferqueue.view.lazy_ledger import FetchLedger
 from transferqueue.view.lazy_origin import Unfolding
 from transferqueue.view.lazy_sources import RowOf
-from transferqueue.view.union import check_same_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
