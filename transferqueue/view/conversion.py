@@ -17,7 +17,7 @@ from transferqueue.view.objects import rows_of_objects, unwrapped_if_empty, valu
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from transferqueue.view.dataproto import DataProto
+    from transferqueue.view.eager import EagerColumns
 
 
 def split_by_kind(
@@ -89,7 +89,7 @@ def columns_of_tensordict(
     return batch, arrays, meta_info
 
 
-def to_tensordict(data: DataProto) -> TensorDict:
+def to_tensordict(data: EagerColumns) -> TensorDict:
     """Tensors as they are, arrays as ``NonTensorStack``, ``meta_info`` as ``NonTensorData``."""
     batch = {} if data.batch is None else dict(data.batch.items())
     arrays = dict(data.non_tensor_batch)

@@ -153,12 +153,6 @@ class DataProto(EagerColumns):
 
     # ---- looking at it
 
-    def __len__(self) -> int:
-        """Rows of ``batch`` (it has a length without columns too), else of the arrays, else 0."""
-        if self.batch is not None:
-            return int(self.batch.batch_size[0])
-        return next((len(column) for column in self.non_tensor_batch.values()), 0)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {len(self)} rows\n{self.get_data_info()}"
 

@@ -46,6 +46,12 @@ class EagerColumns:
 
     # ---- reading
 
+    def __len__(self) -> int:
+        """Rows of ``batch`` (it has a length without columns too), else of the arrays, else 0."""
+        if self.batch is not None:
+            return int(self.batch.batch_size[0])
+        return next((len(column) for column in self.non_tensor_batch.values()), 0)
+
     @property
     def _has_batch(self) -> bool:
         return self.batch is not None

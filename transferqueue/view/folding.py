@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from transferqueue.view.dataproto import DataProto
+    from transferqueue.view.eager import EagerColumns
 
-BatchT = TypeVar("BatchT", bound="DataProto")
+BatchT = TypeVar("BatchT", bound="EagerColumns")
 
 
 def fold_batch_dim(data: BatchT, new_batch_size: int) -> BatchT:
@@ -56,7 +56,7 @@ def unfold_batch_dim(data: BatchT, batch_dims: int = 2) -> BatchT:
     return data._map_columns(unfold, rows)
 
 
-def _shared_dims(data: DataProto, batch_dims: int) -> tuple[int, ...]:
+def _shared_dims(data: EagerColumns, batch_dims: int) -> tuple[int, ...]:
     shapes = {name: tuple(column.shape[:batch_dims]) for name, column in data._columns()}
     leading = next(iter(shapes.values()), (len(data),))
     for name, shape in shapes.items():

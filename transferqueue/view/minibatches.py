@@ -7,7 +7,7 @@ column keeps its dtype and layout.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -18,9 +18,15 @@ from transferqueue.rows import checked_count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from transferqueue.view.dataproto import DataProto
 
-BatchT = TypeVar("BatchT", bound="DataProto")
+class Batch(Protocol):
+    """What is asked of the batch: its length, and copies of the rows named."""
+
+    def __len__(self) -> int: ...
+    def select_idxs(self, idxs: list[int], /) -> Self: ...
+
+
+BatchT = TypeVar("BatchT", bound=Batch)
 
 
 class _MiniBatches(Dataset[BatchT], Generic[BatchT]):
