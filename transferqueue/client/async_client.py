@@ -175,7 +175,7 @@ class AsyncClient(AsyncLooking, AsyncUpkeep):
                 lease_s=lease_s,
                 allow_partial=allow_partial,
             )
-            return AsyncClaim(self, granted)
+            return AsyncClaim(granted, self._ops.control, self.get)
 
         return PendingClaim(claiming)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import ClaimError, DeadlineExceeded
+from transferqueue.net.sync_channel import run_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
@@ -13,31 +13,21 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from transferqueue.client.async_client import AsyncClient
-    from transferqueue.client.sync_client import Client
+    from transferqueue.client.control_operations import ControlOperations
+    from transferqueue.client.granted import Granted
     from transferqueue.handle import BatchHandle
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
-    """What the coordinator granted."""
-
-    claim_id: int
-    handle: BatchHandle
-    """The samples, with the fields that were asked for."""
-    tags: Mapping[str, Any]
-    """Tag values of the samples, in the handle's order."""
-    deliveries: np.ndarray  # uint8[rows]
-    """How often each sample has been given to this task, this time included."""
-    lease_s: float
-    """How long the samples are held for this worker, from when they were granted."""
 
 
 class _Claim:
     """What both faces of a claim have in common."""
 
-    def __init__(self, granted: Granted) -> None:
+    def __init__(
+        self, granted: Granted, control: ControlOperations, get: Callable[..., Any]
+    ) -> None:
+        """``get``: of the client that claimed."""
         self._granted = granted
+        self._control = control
+        self._get = get
         self._ended = False
 
     @property
@@ -74,13 +64,9 @@ class Claim(_Claim):
     the task's next claim may have them.
     """
 
-    def __init__(self, client: Client, granted: Granted) -> None:
-        super().__init__(granted)
-        self._client = client
-
     def get(self, fields: Sequence[str] | None = None, **options: Any) -> Any:
         """As `Client.get` of the claim's handle."""
-        return self._client.get(self.handle, fields=fields, **options)
+        return self._get(self.handle, fields=fields, **options)
 
     def ack(self, *, drop: BatchHandle | None = None) -> None:
         """The task has consumed the samples. LeaseExpired when the lease ended before.
@@ -88,17 +74,17 @@ class Claim(_Claim):
         ``drop``: those of them that no other task needs either, as after a filter; see
         `Client.discard`.
         """
-        self._client._run(self._client._ops.control.ack(self.claim_id, drop=drop))
+        run_blocking(self._control.ack(self.claim_id, drop=drop))
         self._ended = True
 
     def give_back(self) -> None:
         """Let another claim of the task have the samples, now."""
-        self._client._run(self._client._ops.control.give_back(self.claim_id))
+        run_blocking(self._control.give_back(self.claim_id))
         self._ended = True
 
     def extend(self, lease_s: float) -> float:
         """Hold the samples for ``lease_s`` seconds from now on; returns the seconds granted."""
-        return self._client._run(self._client._ops.control.extend(self.claim_id, lease_s))
+        return run_blocking(self._control.extend(self.claim_id, lease_s))
 
     def __enter__(self) -> Claim:
         return self
@@ -123,27 +109,23 @@ class Claim(_Claim):
 class AsyncClaim(_Claim):
     """As `Claim`, awaited."""
 
-    def __init__(self, client: AsyncClient, granted: Granted) -> None:
-        super().__init__(granted)
-        self._client = client
-
     async def get(self, fields: Sequence[str] | None = None, **options: Any) -> Any:
         """As `AsyncClient.get` of the claim's handle."""
-        return await self._client.get(self.handle, fields=fields, **options)
+        return await self._get(self.handle, fields=fields, **options)
 
     async def ack(self, *, drop: BatchHandle | None = None) -> None:
         """See `Claim.ack`."""
-        await self._client._ops.control.ack(self.claim_id, drop=drop)
+        await self._control.ack(self.claim_id, drop=drop)
         self._ended = True
 
     async def give_back(self) -> None:
         """See `Claim.give_back`."""
-        await self._client._ops.control.give_back(self.claim_id)
+        await self._control.give_back(self.claim_id)
         self._ended = True
 
     async def extend(self, lease_s: float) -> float:
         """See `Claim.extend`."""
-        return await self._client._ops.control.extend(self.claim_id, lease_s)
+        return await self._control.extend(self.claim_id, lease_s)
 
     async def __aenter__(self) -> AsyncClaim:
         return self

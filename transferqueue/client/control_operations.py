@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.client.claims import Granted
 from transferqueue.client.data_operations import DEFAULT_PARTITION, stored_name
+from transferqueue.client.granted import Granted
 from transferqueue.client.inputs import (
     names_of,
     plain_predicate,

@@ -239,7 +239,6 @@ class Client(Closing, Looking, Upkeep):
         in a ``with`` block: leaving it acks, an exception gives the samples back.
         """
         return Claim(
-            self,
             self._run(
                 self._ops.control.claim(
                     task=task,
@@ -254,6 +253,8 @@ class Client(Closing, Looking, Upkeep):
                     allow_partial=allow_partial,
                 )
             ),
+            self._ops.control,
+            self.get,
         )
 
     def stream(
