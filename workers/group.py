@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from transferqueue.client.own_services import running_service
 from transferqueue.closing import Closing
 from transferqueue.dispatch import TrafficReport
 from transferqueue.errors import Closed, ConfigError, WrongOutput, near_names
-from transferqueue.service.embedded import running_service
 from workers.batches import payload_bytes
 from workers.calls import CallSite, Dispatched
 from workers.errors import WorkerError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from transferqueue.service import runtime_dir
-from transferqueue.service.runtime_dir import RuntimeDir, remove_leftovers, running_services
+from transferqueue.client import host_services
+from transferqueue.client.host_services import running_services
+from transferqueue.service.runtime_dir import RuntimeDir, remove_leftovers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ def test_a_service_that_ends_while_somebody_looks_is_passed_over(
     monkeypatch.setenv("TRANSFERQUEUE_RUNTIME_DIR", str(tmp_path))
     stays = RuntimeDir("stays")
     stays.describe(["ipc://stays"])
-    read = runtime_dir._read
+    read = host_services.described
 
     def read_and_end(path: Path) -> object:
         found = read(path)
@@ -28,7 +29,7 @@ def test_a_service_that_ends_while_somebody_looks_is_passed_over(
             shutil.rmtree(path)
         return found
 
-    monkeypatch.setattr(runtime_dir, "_read", read_and_end)
+    monkeypatch.setattr(host_services, "described", read_and_end)
     for look in (lambda: list(running_services()), lambda: remove_leftovers(tmp_path)):
         for is_described in (True, False):
             ends = RuntimeDir("ends", resume=True)

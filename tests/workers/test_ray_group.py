@@ -12,8 +12,8 @@ import torch
 import transferqueue as tq
 from tests.test_readme import block
 from tests.workers.stage_workers import Critic, Plain, Unpicklable
+from transferqueue.client.own_services import running_service
 from transferqueue.errors import ConfigError, UndeclaredWrite
-from transferqueue.service.embedded import running_service
 from transferqueue.view import DataProto
 from workers import (
     LocalWorkerGroup,

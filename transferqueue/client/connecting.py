@@ -7,8 +7,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 from transferqueue.client.hello import open_session
+from transferqueue.client.host_services import running_services
 from transferqueue.client.local_memory import LocalMemory
 from transferqueue.client.operations import Operations
+from transferqueue.client.own_services import running_service
 from transferqueue.client.progress import is_notebook
 from transferqueue.client.sync_client import Client
 from transferqueue.config import ClientConfig, Transport
@@ -20,8 +22,6 @@ from transferqueue.environment import (
 from transferqueue.errors import ConfigError, NoKey, NoService
 from transferqueue.net.keys import ClientKeys
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
-from transferqueue.service.embedded import running_service
-from transferqueue.service.runtime_dir import running_services
 from transferqueue.transports.registry import transport_names
 from transferqueue.wire.columns import ObjectPolicy
 

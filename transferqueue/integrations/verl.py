@@ -35,6 +35,7 @@ from verl.protocol import DataProto as VerlDataProto
 from verl.single_controller.base import decorator as verl_decorator
 
 from transferqueue.client.connecting import connect
+from transferqueue.client.own_services import running_service
 from transferqueue.dispatch import (
     Bridge,
     Declaration,
@@ -49,7 +50,6 @@ from transferqueue.dispatch.ray_replies import RayHandleFuture, RayReplies
 from transferqueue.dispatch.shared_reads import SharedReads
 from transferqueue.dispatch.split_call import HANDLE_KINDS
 from transferqueue.errors import InvalidInput
-from transferqueue.service.embedded import running_service
 from transferqueue.view.lazy_dataproto import LazyDataProto
 
 if TYPE_CHECKING:

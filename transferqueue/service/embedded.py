@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import secrets
 import time
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.killed_arenas import remove_killed_arenas
 from transferqueue.checkpoint.restore_plan import RestorePlan, plan_restore
+from transferqueue.client import own_services
 from transferqueue.closing import Closing
 from transferqueue.config import ServiceConfig
 from transferqueue.coordinator.samplers.registry import path_of
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from transferqueue.coordinator.samplers import Sampler
     from transferqueue.errors import TransferQueueError
-
-_running: list[Service] = []
 
 
 class Service(Closing):
@@ -73,7 +71,7 @@ class Service(Closing):
         except BaseException:
             self.close()
             raise
-        _running.append(self)
+        own_services.started(self)
         atexit.register(self.close)
 
     @property
@@ -199,8 +197,7 @@ class Service(Closing):
             return
         self._closed = True
         atexit.unregister(self.close)
-        with contextlib.suppress(ValueError):
-            _running.remove(self)
+        own_services.closed(self)
         self._servers.close()
         remove_killed_arenas(self.config, self._files_id, range(self.config.shards))
         if self._runtime_dir is not None:
@@ -321,8 +318,3 @@ def serve(
         config,
         plan_restore(os.fspath(restore), num_shards=shards, budget_bytes=config.storage_bytes),
     )
-
-
-def running_service() -> Service | None:
-    """The newest service that this process started and has not closed."""
-    return _running[-1] if _running and _running[-1]._owner_pid == os.getpid() else None

@@ -6,19 +6,17 @@ of this user that starts on this host removes it.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import time
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from transferqueue.backends.arena_owner import ProcessId
+from transferqueue.client import host_services
 from transferqueue.environment import runtime_root
 from transferqueue.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 MAX_SOCKET_PATH = 107
@@ -26,22 +24,6 @@ MAX_SOCKET_PATH = 107
 
 UNDESCRIBED_GRACE_S = 3600.0
 """A folder without a description is of a service that is starting, or died while it did."""
-
-_DESCRIPTION = "service.json"
-_KEY = "client.key"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningService:
-    """A service of this user on this host, as its folder tells."""
-
-    service_id: str
-    endpoints: list[str]
-    """Of its coordinator."""
-    key_file: Path
-    owner_pid: int
-    age_s: float
-    """Since its coordinator has listened."""
 
 
 class RuntimeDir:
@@ -60,33 +42,17 @@ class RuntimeDir:
                 f"$TRANSFERQUEUE_RUNTIME_DIR to a shorter folder"
             )
         self.path.mkdir(mode=0o700, exist_ok=resume)
-        self.key_file = self.path / _KEY
+        self.key_file = self.path / host_services.KEY
 
     def describe(self, endpoints: Sequence[str], *, owner_pid: int | None = None) -> None:
         """Say where the coordinator listens, and whose service it is: this process's, or that of
         the one that would start this process again."""
         owner = ProcessId.of(owner_pid or os.getpid())
         assert owner is not None
-        description = {"endpoints": list(endpoints), "owner": asdict(owner)}
-        (self.path / _DESCRIPTION).write_text(json.dumps(description))
+        host_services.describe(self.path, endpoints, owner)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-def running_services() -> Iterator[RunningService]:
-    """The services of this user on this host whose owner lives."""
-    for path in sorted(runtime_root().glob("*/")):
-        description, age_s = _read(path), _age_s(path / _DESCRIPTION)
-        if description is None or age_s is None or description[1].is_alive() is False:
-            continue
-        yield RunningService(
-            service_id=path.name,
-            endpoints=description[0],
-            key_file=path / _KEY,
-            owner_pid=description[1].pid,
-            age_s=age_s,
-        )
 
 
 def remove_leftovers(root: Path, *, apart_from: str | None = None) -> None:
@@ -94,7 +60,7 @@ def remove_leftovers(root: Path, *, apart_from: str | None = None) -> None:
     for path in root.glob("*/"):
         if path.name == apart_from:
             continue
-        description, age_s = _read(path), _age_s(path)
+        description, age_s = host_services.described(path), host_services.age_s(path)
         if description is None:
             is_dead = age_s is not None and age_s > UNDESCRIBED_GRACE_S
         else:
@@ -103,26 +69,9 @@ def remove_leftovers(root: Path, *, apart_from: str | None = None) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _age_s(path: Path) -> float | None:
-    """``None``: its service has just ended, and taken it away."""
-    try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return None
-
-
 def _root() -> Path:
     root = runtime_root()
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if root.stat().st_uid != os.getuid():
         raise ConfigError(f"{root} belongs to another user; set $TRANSFERQUEUE_RUNTIME_DIR")
     return root
-
-
-def _read(path: Path) -> tuple[list[str], ProcessId] | None:
-    """Endpoints and owner; ``None`` when there is no readable description."""
-    try:
-        plain = json.loads((path / _DESCRIPTION).read_text())
-        return list(plain["endpoints"]), ProcessId(**plain["owner"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -14,9 +14,9 @@ from transferqueue.service.commands.output import span
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from transferqueue.client.host_services import RunningService
     from transferqueue.client.sync_client import Client
     from transferqueue.net.keys import ClientKeys
-    from transferqueue.service.runtime_dir import RunningService
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -59,9 +59,9 @@ class Target:
 
 def _found_address() -> str | None:
     """The only running service of this user on this host, if there is just one."""
+    from transferqueue.client.host_services import running_services
     from transferqueue.environment import address_from_environment
     from transferqueue.errors import NoService
-    from transferqueue.service.runtime_dir import running_services
 
     if address_from_environment() is not None:
         return None
