@@ -17,7 +17,7 @@ from transferqueue.backends.disk_file import DiskFile
 from transferqueue.backends.piece_sums import PieceSums, SavedSums
 from transferqueue.backends.pieces import PIECE_BYTES, Pieces
 from transferqueue.errors import ArenaTooSmall, BytesDamaged, ConfigError, ServiceFailed
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
 from transferqueue.testing.leaks import no_leaks
 
 if TYPE_CHECKING:

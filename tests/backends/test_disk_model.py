@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from transferqueue.backends.base import BackendConfig
 from transferqueue.backends.disk import DiskBackend
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
 
 ROW_BYTES = PAGE_BYTES // 2
 BUDGET_BYTES = 1 << 20

@@ -19,7 +19,7 @@ from transferqueue.backends.pieces import (
     plausible,
     with_sums,
 )
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
 
 
 def file_of(slabs: list[int]) -> np.ndarray:

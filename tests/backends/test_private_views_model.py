@@ -14,7 +14,7 @@ from transferqueue.backends.arena_address import ArenaAddress
 from transferqueue.backends.mapping import Access, ArenaMapping
 from transferqueue.backends.private_views import PrivateViews, View
 from transferqueue.backends.segments import SegmentFiles
-from transferqueue.shard.allocator import PAGE_BYTES as PAGE
+from transferqueue.memory.allocator import PAGE_BYTES as PAGE
 
 CELL = PAGE // 4
 CELLS = 12

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from transferqueue.devices.slots import Loan, SlotRef, SlotTable
 from transferqueue.errors import Malformed, OwnerLost, StaleGeneration
-from transferqueue.shard.allocator import RangeAllocator
+from transferqueue.memory.allocator import RangeAllocator
 
 CAPACITY_BYTES = 4096
 QUARANTINE_S = 10.0

@@ -16,7 +16,7 @@ from tests.recovery.shard_in_process import InProcess, in_process
 from tests.waiting import wait_until
 from transferqueue.errors import FieldSpecMismatch, RowsGone, RowsLost, StorageFull
 from transferqueue.journal.file import read_journal
-from transferqueue.shard.allocator import RangeAllocator
+from transferqueue.memory.allocator import RangeAllocator
 from transferqueue.shard.recovery import Recovery
 
 if TYPE_CHECKING:

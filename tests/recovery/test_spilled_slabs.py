@@ -16,8 +16,8 @@ from transferqueue.backends.several import ADDRESS_BITS, SeveralBackends
 from transferqueue.config import SpillConfig
 from transferqueue.errors import ConfigError, RowsLost
 from transferqueue.journal.file import read_journal
+from transferqueue.memory.allocator import RangeAllocator
 from transferqueue.shard import spill
-from transferqueue.shard.allocator import RangeAllocator
 from transferqueue.shard.moving import Move
 from transferqueue.shard.recovery import Recovery
 

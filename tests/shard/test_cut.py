@@ -8,7 +8,7 @@ import pytest
 from transferqueue.checkpoint.saved_rows import from_records, to_records
 from transferqueue.fields import FieldKind, FieldSpec
 from transferqueue.journal.records import encode_record, read_records
-from transferqueue.shard.allocator import RangeAllocator, extents
+from transferqueue.memory.allocator import RangeAllocator, extents
 from transferqueue.shard.cut import Cut, cut
 from transferqueue.shard.split_puts import MAX_ENDED, SplitPuts
 from transferqueue.shard.store import Store

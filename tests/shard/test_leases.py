@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from transferqueue.shard.allocator import RangeAllocator, extents
+from transferqueue.memory.allocator import RangeAllocator, extents
 from transferqueue.shard.leases import FreedRanges, Leases
 from transferqueue.shard.slabs import SlabTable
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from transferqueue.backends.base import Backend
 from transferqueue.errors import Closed
-from transferqueue.shard.allocator import RangeAllocator
+from transferqueue.memory.allocator import RangeAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from transferqueue.errors import ConfigError, Malformed
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
 
 PREFIX = "transferqueue"
 LOCK_SUFFIX = "lock"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.backends.allocating import AllocatingBackend
-from transferqueue.backends.copying import as_bytes, copy_into
-from transferqueue.backends.gather import gather, merge_runs
+from transferqueue.memory.copying import as_bytes, copy_into
+from transferqueue.memory.gather import gather, merge_runs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

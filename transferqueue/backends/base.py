@@ -74,9 +74,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from transferqueue.backends.gather import merge_runs
 from transferqueue.closing import Closing
 from transferqueue.errors import ConfigError
+from transferqueue.memory.gather import merge_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

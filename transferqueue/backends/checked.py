@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from transferqueue.backends.base import Backend
-from transferqueue.backends.copying import as_bytes, copy_into
-from transferqueue.backends.gather import gather
 from transferqueue.backends.page_digests import PAGE_BYTES, digests_of, first_wrong
 from transferqueue.backends.slab_map import SlabMap
 from transferqueue.errors import BytesDamaged, Closed
+from transferqueue.memory.copying import as_bytes, copy_into
+from transferqueue.memory.gather import gather
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

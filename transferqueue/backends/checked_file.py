@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 
 from transferqueue.backends.arena_address import boot_id
-from transferqueue.backends.copying import as_bytes
 from transferqueue.backends.piece_sums import sum_of, sums_of
 from transferqueue.backends.pieces import PIECE_BYTES
 from transferqueue.errors import BytesDamaged
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
+from transferqueue.memory.copying import as_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

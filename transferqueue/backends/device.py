@@ -26,8 +26,6 @@ import numpy as np
 
 from transferqueue.backends.allocating import AllocatingBackend
 from transferqueue.backends.base import Backend, BackendConfig, Capabilities
-from transferqueue.backends.copying import as_bytes
-from transferqueue.backends.gather import gather, merge_runs
 from transferqueue.backends.host_copies import HostCopies
 from transferqueue.devices.registry import find_device
 from transferqueue.devices.slots import QUARANTINE_S, SlotTable
@@ -40,7 +38,9 @@ from transferqueue.errors import (
     ExportRefused,
     ServiceFailed,
 )
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
+from transferqueue.memory.copying import as_bytes
+from transferqueue.memory.gather import gather, merge_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

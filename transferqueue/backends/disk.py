@@ -31,7 +31,6 @@ import numpy as np
 from transferqueue.backends.allocating import AllocatingBackend
 from transferqueue.backends.base import BackendConfig, Capabilities
 from transferqueue.backends.checked_file import CheckedFile, file_access
-from transferqueue.backends.copying import as_bytes
 from transferqueue.backends.disk_file import NO_ROOM, DiskFile
 from transferqueue.backends.disk_options import DiskOptions, Sync
 from transferqueue.backends.holes import emptied_pieces
@@ -41,7 +40,8 @@ from transferqueue.backends.parting import Parting
 from transferqueue.backends.piece_sums import PieceSums, sum_of
 from transferqueue.backends.pieces import Pieces
 from transferqueue.errors import BytesDamaged, ConfigError, ServiceFailed
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
+from transferqueue.memory.copying import as_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

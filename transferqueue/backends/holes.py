@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.backends.pieces import begins, ends
-from transferqueue.shard.allocator import PAGE_BYTES
-from transferqueue.shard.free_ranges import merge_adjacent
+from transferqueue.memory.allocator import PAGE_BYTES
+from transferqueue.memory.free_ranges import merge_adjacent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from transferqueue.backends.arena_owner import taken_bytes
-from transferqueue.backends.gather import merge_runs
 from transferqueue.backends.huge_pages import HugePages
 from transferqueue.backends.mapping import Access, ArenaMapping
 from transferqueue.backends.owned_arena import OwnedArena
@@ -18,6 +17,7 @@ from transferqueue.backends.segments import SegmentFiles
 from transferqueue.backends.shm import SEGMENT_BYTES
 from transferqueue.closing import Closing
 from transferqueue.environment import default_arena_dir
+from transferqueue.memory.gather import merge_runs
 
 if TYPE_CHECKING:
     import numpy as np

@@ -37,7 +37,7 @@ from transferqueue.backends.mapping import (
     Access,
     ArenaMapping,
 )
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
 
 REST_STEPS = 16
 """After a refusal so many steps do without. Where no 2 MiB are left in one piece the kernel makes

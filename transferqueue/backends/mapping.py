@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.errors import Closed, ServiceFailed
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

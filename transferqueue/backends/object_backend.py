@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.backends.base import Backend, Capabilities
-from transferqueue.backends.copying import copy_into
 from transferqueue.backends.slab_map import SlabMap
 from transferqueue.errors import BytesDamaged, Closed
-from transferqueue.shard.allocator import (
+from transferqueue.memory.allocator import (
     ALIGN_BYTES,
     PAGE_ALIGN_FROM_BYTES,
     PAGE_BYTES,
     RangeAllocator,
     extents,
 )
+from transferqueue.memory.copying import copy_into
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

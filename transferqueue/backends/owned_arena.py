@@ -22,7 +22,7 @@ from transferqueue.backends.arena_owner import (
     this_process,
 )
 from transferqueue.errors import ArenaTooSmall, ConfigError
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
     from transferqueue.backends.base import BackendConfig

@@ -35,7 +35,7 @@ from transferqueue.backends.pieces import (
 )
 from transferqueue.closing import Closing
 from transferqueue.errors import ServiceFailed
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

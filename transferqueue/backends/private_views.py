@@ -32,7 +32,7 @@ import numpy as np
 
 from transferqueue.backends.mapping import MADV_DONTNEED, Access, ArenaMapping
 from transferqueue.backends.read_ahead import ReadAhead
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.backends.copying import as_bytes, copy_into
 from transferqueue.backends.mapping import MADV_POPULATE_READ, Access, ArenaMapping
 from transferqueue.backends.private_views import PrivateViews
-from transferqueue.shard.allocator import PAGE_ALIGN_FROM_BYTES, PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_ALIGN_FROM_BYTES, PAGE_BYTES
+from transferqueue.memory.copying import as_bytes, copy_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.backends.copying import copy_into
-from transferqueue.backends.gather import gather_into
 from transferqueue.client.column_bytes import ColumnBytes
 from transferqueue.errors import FieldSpecMismatch, Malformed
+from transferqueue.memory.copying import copy_into
+from transferqueue.memory.gather import gather_into
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

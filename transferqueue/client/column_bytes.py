@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.backends.copying import copy_into
-from transferqueue.backends.gather import gather, gather_into
+from transferqueue.memory.copying import copy_into
+from transferqueue.memory.gather import gather, gather_into
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:

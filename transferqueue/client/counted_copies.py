@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from transferqueue.backends.gather import gather_into
+from transferqueue.memory.gather import gather_into
 from transferqueue.wire.chunks import Runs
 
 Moved = Callable[[int], None]

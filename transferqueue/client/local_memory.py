@@ -12,11 +12,11 @@ import numpy as np
 
 from transferqueue.backends.arena_address import ArenaAddress, boot_id
 from transferqueue.backends.arena_owner import pid_namespace
-from transferqueue.backends.gather import gather
 from transferqueue.backends.shm_reader import VIEW_FROM_BYTES, ShmReader
 from transferqueue.client.counted_copies import copied_counting
 from transferqueue.client.lease_returns import LeaseReturns, this_process
 from transferqueue.errors import Malformed
+from transferqueue.memory.gather import gather
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

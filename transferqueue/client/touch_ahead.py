@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from transferqueue.backends.mapping import HUGE_PAGE_BYTES, MADV_POPULATE_WRITE, advise
-from transferqueue.shard.allocator import PAGE_BYTES
+from transferqueue.memory.allocator import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

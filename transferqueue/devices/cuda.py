@@ -21,7 +21,6 @@ import ctypes
 import time
 from typing import TYPE_CHECKING
 
-from transferqueue.backends.copying import as_bytes
 from transferqueue.devices.base import (
     WAIT_S,
     Device,
@@ -59,6 +58,7 @@ from transferqueue.errors import (
     PeerRefused,
     PinningRefused,
 )
+from transferqueue.memory.copying import as_bytes
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.copying import as_bytes
 from transferqueue.devices.base import DeviceBlock, Registration
 from transferqueue.errors import Closed
+from transferqueue.memory.copying import as_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

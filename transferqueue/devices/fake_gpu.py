@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.backends.copying import as_bytes, copy_into
 from transferqueue.devices.base import (
     WAIT_S,
     Device,
@@ -53,6 +52,7 @@ from transferqueue.errors import (
     PeerRefused,
     PinningRefused,
 )
+from transferqueue.memory.copying import as_bytes, copy_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from transferqueue.backends.copying import as_bytes
 from transferqueue.devices.base import DeviceBlock, this_process
 from transferqueue.devices.host import BorrowedBlock, KeptMemory
 from transferqueue.errors import Closed, DeviceError
+from transferqueue.memory.copying import as_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

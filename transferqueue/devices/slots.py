@@ -33,15 +33,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from transferqueue.errors import Malformed, OwnerLost, StaleGeneration
-from transferqueue.shard.allocator import sorted_pieces
-from transferqueue.shard.free_ranges import merge_adjacent
+from transferqueue.memory.allocator import sorted_pieces
+from transferqueue.memory.free_ranges import merge_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from transferqueue.shard.allocator import RangeAllocator
+    from transferqueue.memory.allocator import RangeAllocator
 
     Int64s = NDArray[np.int64]
 

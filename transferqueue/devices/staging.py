@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.backends.copying import as_bytes, copy_into
 from transferqueue.closing import Closing
 from transferqueue.devices.base import WAIT_S
 from transferqueue.errors import Closed, PinningRefused
+from transferqueue.memory.copying import as_bytes, copy_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.shard.allocator import PAGE_ALIGN_FROM_BYTES
+from transferqueue.memory.allocator import PAGE_ALIGN_FROM_BYTES
 from transferqueue.shard.cut import cut
 from transferqueue.uids import encode_uids
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter

@@ -9,7 +9,7 @@ import numpy as np
 
 from transferqueue.checkpoint.placement import Stretch, stretches_of
 from transferqueue.checkpoint.saved_rows import SavedColumn, SavedPartition
-from transferqueue.shard.allocator import extents
+from transferqueue.memory.allocator import extents
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import numpy as np
 from transferqueue.errors import JournalDamaged, TransferQueueError
 from transferqueue.fields import FieldSpec
 from transferqueue.journal.codes import read_runs, read_sizes
+from transferqueue.memory.allocator import extents
 from transferqueue.shard import journal, snapshot
 from transferqueue.shard.account import tags_left
-from transferqueue.shard.allocator import extents
 from transferqueue.shard.moving import Move
 from transferqueue.shard.rows import Cells
 from transferqueue.shard.store import Committed, Store

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from transferqueue.backends.gather import merge_runs
 from transferqueue.errors import Malformed
+from transferqueue.memory.gather import merge_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

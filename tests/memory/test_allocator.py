@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from transferqueue.shard.allocator import (
+from transferqueue.memory.allocator import (
     ALIGN_BYTES,
     PAGE_ALIGN_FROM_BYTES,
     PAGE_BYTES,

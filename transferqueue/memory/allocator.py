@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.shard.free_ranges import FreeRanges, align_up, merge_adjacent, room
+from transferqueue.memory.free_ranges import FreeRanges, align_up, merge_adjacent, room
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

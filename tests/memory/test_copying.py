@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from transferqueue.backends import copying
-from transferqueue.backends.copying import as_bytes, copy_into
+from transferqueue.memory import copying
+from transferqueue.memory.copying import as_bytes, copy_into
 from transferqueue.testing.leaks import no_leaks
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transferqueue.backends.gather import LONG_RUN_BYTES, gather, gather_into, merge_runs
+from transferqueue.memory.gather import LONG_RUN_BYTES, gather, gather_into, merge_runs
 
 RANGES = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 40)), max_size=20)
 
