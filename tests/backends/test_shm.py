@@ -19,11 +19,12 @@ import pytest
 
 from transferqueue.backends import arena_owner
 from transferqueue.backends.arena_address import ArenaAddress
-from transferqueue.backends.arena_owner import LockRecord, ProcessId, remove_leftovers
+from transferqueue.backends.arena_owner import LockRecord, remove_leftovers
 from transferqueue.backends.base import BackendConfig
 from transferqueue.backends.segments import STEP_BYTES
 from transferqueue.backends.shm import ShmBackend
 from transferqueue.errors import ArenaTooSmall, ConfigError, Malformed
+from transferqueue.process_id import ProcessId
 from transferqueue.testing.leaks import no_leaks
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.client.test_session import shard
-from transferqueue.backends.arena_address import boot_id
 from transferqueue.client.hello import open_session
 from transferqueue.config import Transport
 from transferqueue.errors import MemoryOutOfReach
 from transferqueue.net.sync_channel import run_blocking
+from transferqueue.process_id import boot_id
 from transferqueue.wire import ops
 from transferqueue.wire.format import OK_OP, Message
 

@@ -7,11 +7,11 @@ import socket
 
 import pytest
 
-from transferqueue.backends.arena_address import boot_id
 from transferqueue.client.links import links_of
 from transferqueue.client.session import Session
 from transferqueue.config import Transport
 from transferqueue.errors import RowsLost
+from transferqueue.process_id import boot_id
 
 
 def shard(slot: int, **facts: object) -> dict[str, object]:

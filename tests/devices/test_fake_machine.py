@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from transferqueue.backends.arena_owner import ProcessId
 from transferqueue.devices.fake_machine import FakeMachine
+from transferqueue.process_id import ProcessId
 
 if TYPE_CHECKING:
     from pathlib import Path

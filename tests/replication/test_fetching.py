@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.replication.two_shards import SLOT, heap
-from transferqueue.backends.arena_address import boot_id
 from transferqueue.errors import Closed
 from transferqueue.net.server import Reply, Request, Server
+from transferqueue.process_id import boot_id
 from transferqueue.replication import fetching
 from transferqueue.replication.fetching import Fetcher
 from transferqueue.replication.settings import CopySettings

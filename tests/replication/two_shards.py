@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.backends.arena_owner import this_process
 from transferqueue.backends.heap import HeapBackend
 from transferqueue.backends.several import Member, SeveralBackends
 from transferqueue.errors import FieldExists, RowsGone
 from transferqueue.fields import FieldSpec
 from transferqueue.net.server import Reply, Request
+from transferqueue.process_id import this_process
 from transferqueue.replication.changes import READER, Kind
 from transferqueue.replication.guard_link import Guard as GuardOfLink
 from transferqueue.replication.guard_link import GuardLink

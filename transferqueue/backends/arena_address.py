@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Self
 
 from transferqueue.errors import ConfigError, Malformed
 from transferqueue.memory.allocator import PAGE_BYTES
+from transferqueue.process_id import boot_id
 
 PREFIX = "transferqueue"
 LOCK_SUFFIX = "lock"
@@ -83,15 +82,6 @@ class ArenaAddress:
         except (TypeError, ConfigError) as error:
             raise Malformed(f"not an arena's address: {error}") from error
         return address
-
-
-@lru_cache(maxsize=1)
-def boot_id() -> str:
-    """Changes with every start of the kernel; empty where it is hidden."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def parse_stem(stem: str) -> tuple[str, int, str] | None:

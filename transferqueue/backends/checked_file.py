@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
-from transferqueue.backends.arena_address import boot_id
 from transferqueue.backends.piece_sums import sum_of, sums_of
 from transferqueue.backends.pieces import PIECE_BYTES
 from transferqueue.errors import BytesDamaged
 from transferqueue.memory.allocator import PAGE_BYTES
 from transferqueue.memory.copying import as_bytes
+from transferqueue.process_id import boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -11,18 +11,17 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Self
 
-from transferqueue.backends.arena_address import ArenaAddress, boot_id
+from transferqueue.backends.arena_address import ArenaAddress
 from transferqueue.backends.arena_owner import (
     ArenaLock,
     LockRecord,
-    ProcessId,
     find_arena,
     promised_bytes,
     remove_leftovers,
-    this_process,
 )
 from transferqueue.errors import ArenaTooSmall, ConfigError
 from transferqueue.memory.allocator import PAGE_BYTES
+from transferqueue.process_id import ProcessId, boot_id, this_process
 
 if TYPE_CHECKING:
     from transferqueue.backends.base import BackendConfig

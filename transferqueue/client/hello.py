@@ -6,7 +6,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_address import boot_id
 from transferqueue.client.session import Session
 from transferqueue.errors import (
     KeyRefused,
@@ -17,6 +16,7 @@ from transferqueue.errors import (
 )
 from transferqueue.net.calls import Call, Channel, raise_first
 from transferqueue.net.listening import is_listening
+from transferqueue.process_id import boot_id
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from transferqueue.backends.arena_owner import ProcessId
 from transferqueue.environment import runtime_root
+from transferqueue.process_id import ProcessId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.backends.arena_owner import ProcessId
 from transferqueue.client.forks import Forks
 from transferqueue.client.late_calls import LateCalls
 from transferqueue.errors import Closed, ServiceUnreachable
 from transferqueue.net.calls import Call
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
+from transferqueue.process_id import ProcessId
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayWriter
 

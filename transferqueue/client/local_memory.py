@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.backends.arena_address import ArenaAddress, boot_id
-from transferqueue.backends.arena_owner import pid_namespace
+from transferqueue.backends.arena_address import ArenaAddress
 from transferqueue.backends.shm_reader import VIEW_FROM_BYTES, ShmReader
 from transferqueue.client.counted_copies import copied_counting
 from transferqueue.client.lease_returns import LeaseReturns, this_process
 from transferqueue.errors import Malformed
 from transferqueue.memory.gather import gather
+from transferqueue.process_id import boot_id, pid_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

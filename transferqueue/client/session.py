@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_address import ArenaAddress, boot_id
+from transferqueue.backends.arena_address import ArenaAddress
 from transferqueue.client.device_access import DeviceAccess
 from transferqueue.client.local_memory import why_not_watched, why_out_of_reach
 from transferqueue.client.silent_shards import SilentShards
@@ -26,6 +26,7 @@ from transferqueue.errors import (
 )
 from transferqueue.handle import BatchHandle
 from transferqueue.homes import Homes
+from transferqueue.process_id import boot_id
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:

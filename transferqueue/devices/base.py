@@ -91,9 +91,9 @@ from abc import abstractmethod
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from transferqueue.backends.arena_owner import ProcessId
 from transferqueue.closing import Closing
 from transferqueue.errors import DeviceError, Malformed, PeerRefused
+from transferqueue.process_id import ProcessId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

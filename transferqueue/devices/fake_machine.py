@@ -22,8 +22,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_owner import ProcessId
 from transferqueue.errors import DeviceFull, DeviceMissing
+from transferqueue.process_id import ProcessId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

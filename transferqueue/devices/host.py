@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.backends.arena_address import boot_id
 from transferqueue.devices.base import (
     WAIT_S,
     Device,
@@ -34,6 +33,7 @@ from transferqueue.errors import (
     PeerRefused,
 )
 from transferqueue.memory.copying import as_bytes, copy_into
+from transferqueue.process_id import boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable

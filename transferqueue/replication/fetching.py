@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_address import boot_id
 from transferqueue.errors import Closed, ServiceFailed, ServiceUnreachable, StorageFull
 from transferqueue.net.calls import Call, raise_first
 from transferqueue.net.listening import is_listening
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
+from transferqueue.process_id import boot_id
 from transferqueue.replication.changes import Kind
 from transferqueue.replication.mirror import Mirror, Taken
 from transferqueue.replication.settings import GuardAddress

@@ -6,10 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_address import ArenaAddress, boot_id
-from transferqueue.backends.arena_owner import ProcessId, owner_of
+from transferqueue.backends.arena_address import ArenaAddress
+from transferqueue.backends.arena_owner import owner_of
 from transferqueue.backends.shm_reader import ShmReader
 from transferqueue.net.server import Reply
+from transferqueue.process_id import ProcessId, boot_id
 from transferqueue.replication.changes import FullCopy, Kind
 from transferqueue.replication.mirror import BytesReplaced, Mirror, Taken
 from transferqueue.replication.mirror_space import MirrorSpace

@@ -7,9 +7,8 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_address import boot_id
-from transferqueue.backends.arena_owner import this_process
 from transferqueue.net.listening import ListeningProbe
+from transferqueue.process_id import boot_id, this_process
 from transferqueue.replication.guard_link import Guard, GuardLink
 from transferqueue.replication.home import TwoCopies
 from transferqueue.replication.keeper import Keeper

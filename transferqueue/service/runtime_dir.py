@@ -10,10 +10,10 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from transferqueue.backends.arena_owner import ProcessId
 from transferqueue.client import host_services
 from transferqueue.environment import runtime_root
 from transferqueue.errors import ConfigError
+from transferqueue.process_id import ProcessId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

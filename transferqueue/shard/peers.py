@@ -12,8 +12,8 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_owner import ProcessId
 from transferqueue.errors import InvalidInput
+from transferqueue.process_id import ProcessId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

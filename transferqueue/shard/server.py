@@ -8,10 +8,9 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_address import boot_id
-from transferqueue.backends.arena_owner import pid_namespace
 from transferqueue.net.served import Served
 from transferqueue.net.server import Server
+from transferqueue.process_id import boot_id, pid_namespace
 from transferqueue.replication.fetching import Fetcher
 from transferqueue.replication.home import Copies
 from transferqueue.replication.shard_part import ShardPart

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_address import boot_id
 from transferqueue.errors import ConfigError, TransportFailed
+from transferqueue.process_id import boot_id
 from transferqueue.transports import sealing
 from transferqueue.transports.base import EndConfig, ShardEnd
 from transferqueue.transports.socket_connection import GOES_ON, REFUSED, ShardConnection

@@ -14,8 +14,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.backends.arena_address import boot_id
 from transferqueue.errors import ConfigError
+from transferqueue.process_id import boot_id
 from transferqueue.transports import sealing
 from transferqueue.transports.base import ClientEnd, EndConfig, ShardEnd, WindowTransport
 from transferqueue.transports.socket_client import SocketClientEnd
