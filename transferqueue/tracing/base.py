@@ -8,16 +8,25 @@ waiting included. Who does not trace passes it over; a server without a trace in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from transferqueue.net.calls import Call
-
 MAX_CHARS = 512
 """Of both strings. Vendors fill ``tracestate`` up to as much; a longer one is left out."""
+
+
+class Traced(Protocol):
+    """A call that is to be sent."""
+
+    def with_more(self, key: str, value: Any) -> Self:
+        """The same, with one more value in its body."""
+        ...
+
+
+TracedT = TypeVar("TracedT", bound=Traced)
 
 
 class CallSpans(Protocol):
@@ -27,7 +36,7 @@ class CallSpans(Protocol):
         """A span that is the current one in the block. An error that leaves it is noted."""
         ...
 
-    def carried(self, calls: Sequence[Call]) -> list[Call]:
+    def carried(self, calls: Sequence[TracedT]) -> list[TracedT]:
         """The calls, with the current span for their servers."""
         ...
 

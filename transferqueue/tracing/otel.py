@@ -20,7 +20,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from transferqueue.net.calls import Call
+    from transferqueue.tracing.base import TracedT
 
 NAME = "transferqueue"
 
@@ -44,7 +44,7 @@ class OtelCallSpans:
         with self._tracer.start_as_current_span(name, kind=SpanKind.CLIENT, attributes=named):
             yield
 
-    def carried(self, calls: Sequence[Call]) -> list[Call]:
+    def carried(self, calls: Sequence[TracedT]) -> list[TracedT]:
         carrier: dict[str, str] = {}
         _propagator.inject(carrier)
         parent, state = carrier.get("traceparent", ""), carrier.get("tracestate", "")
