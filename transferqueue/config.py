@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.environment import default_arena_dir
 from transferqueue.errors import ConfigError
-from transferqueue.replication.settings import CopySettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -325,14 +324,12 @@ class ServiceConfig:
             )
 
     def copy_settings(self) -> dict[str, Any] | None:
-        """What every shard is told of second copies, plain values."""
+        """What every shard is told of second copies, plain values: those of `CopySettings`."""
         return None if self.replicas == 1 else self.copy_settings_of_any()
 
     def copy_settings_of_any(self) -> dict[str, Any]:
         """Of a service that has them, whatever ``replicas`` says here: of shards that join one."""
-        return CopySettings(
-            bytes_per_s=self.copy_bytes_per_s, silence_s=self.guard_silence_s
-        ).to_plain()
+        return {"bytes_per_s": self.copy_bytes_per_s, "silence_s": self.guard_silence_s}
 
     def takeover_settings(self) -> dict[str, Any]:
         """What the coordinator is told of them."""
