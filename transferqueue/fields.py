@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from transferqueue.dtypes import OBJECT, array_dtype, tensor_itemsize
 from transferqueue.errors import FieldSpecMismatch, InvalidInput, Malformed
-from transferqueue.wire.dtypes import OBJECT, array_dtype, tensor_itemsize
-from transferqueue.wire.format import shape_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -202,3 +201,13 @@ def check_name(name: Any, *, what: str) -> str:
     if not 0 < len(name) <= 256 or "\0" in name:
         raise InvalidInput(f"{what} must be 1 to 256 characters without NUL, got {name!r:.80}")
     return name
+
+
+def shape_from_wire(shape: object, *, low: int = 0) -> tuple[int, ...]:
+    """A list of at most 32 sizes, each at least ``low`` and below 2**48. Raises `Malformed`."""
+    if not isinstance(shape, list | tuple) or len(shape) > 32:
+        raise Malformed("a shape is a list of at most 32 sizes")
+    for size in shape:
+        if type(size) is not int or not low <= size < 1 << 48:
+            raise Malformed(f"not a size: {size!r:.40}")
+    return tuple(shape)

@@ -8,9 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from transferqueue.devices.slots import Loan, SlotRef, SlotTable
+from transferqueue.devices.slots import Loan, SlotTable
 from transferqueue.errors import Malformed, OwnerLost, StaleGeneration
 from transferqueue.memory.allocator import RangeAllocator
+from transferqueue.wire.slot_ref import SlotRef
 
 CAPACITY_BYTES = 4096
 QUARANTINE_S = 10.0

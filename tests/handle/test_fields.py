@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transferqueue.dtypes import TENSOR_ITEMSIZE
 from transferqueue.errors import FieldSpecMismatch, Malformed
 from transferqueue.fields import VARIES, FieldKind, FieldSpec
-from transferqueue.wire.dtypes import TENSOR_ITEMSIZE
 from transferqueue.wire.format import pack_plain, unpack_plain
 
 ARRAY_DTYPES = ["<f4", "|b1", "<U5", "|S3", "<M8[ns]", ">i2", "<c16"]

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from transferqueue.dtypes import TENSOR_ITEMSIZE
 from transferqueue.errors import Malformed, RowCountMismatch, UnsupportedTensor
 from transferqueue.fields import FieldKind, FieldSpec
 from transferqueue.wire.columns import EncodedColumn, decode_column, encode_column
-from transferqueue.wire.dtypes import TENSOR_ITEMSIZE
 from transferqueue.wire.tensors import TORCH_DTYPES
 
 if TYPE_CHECKING:

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from transferqueue.backends.private_views import View
     from transferqueue.backends.shm_reader import ShmReader
     from transferqueue.client.late_calls import Source
-    from transferqueue.devices.slots import SlotRef
     from transferqueue.net.keys import ClientKeys
+    from transferqueue.wire.slot_ref import SlotRef
 
 _IPC = "ipc://"
 

@@ -28,13 +28,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transferqueue.errors import Malformed, OwnerLost, StaleGeneration
+from transferqueue.errors import OwnerLost, StaleGeneration
 from transferqueue.memory.allocator import sorted_pieces
 from transferqueue.memory.free_ranges import merge_adjacent
+from transferqueue.wire.slot_ref import SlotRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,28 +48,6 @@ if TYPE_CHECKING:
 
 QUARANTINE_S = 2.0
 """Drivers tear a dead process down, copies included, within a fraction of this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRef:
-    """What a reader knows of a slot that it was lent. Plain, to be sent."""
-
-    pool: str
-    epoch: int
-    generation: int
-    offset: int
-    nbytes: int
-
-    def to_plain(self) -> list[Any]:
-        return [self.pool, self.epoch, self.generation, self.offset, self.nbytes]
-
-    @classmethod
-    def from_plain(cls, plain: Sequence[Any]) -> Self:
-        """`Malformed` when these are not a ref's values."""
-        if len(plain) != 5 or [type(value) for value in plain] != [str, int, int, int, int]:
-            raise Malformed(f"not a slot of device memory: {plain!r:.80}")
-        pool, epoch, generation, offset, nbytes = plain
-        return cls(pool=pool, epoch=epoch, generation=generation, offset=offset, nbytes=nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

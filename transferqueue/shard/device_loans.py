@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.backends.several import ADDRESS_BITS, own_addresses
-from transferqueue.devices.slots import SlotRef
 from transferqueue.errors import OwnerLost
 from transferqueue.fields import FieldKind
+from transferqueue.wire.slot_ref import SlotRef
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

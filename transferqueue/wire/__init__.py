@@ -1,1 +1,1 @@
-"""What travels: the message format, dtypes by name, and the codecs of each kind of column."""
+"""What travels: the message format, and the codecs of each kind of column."""

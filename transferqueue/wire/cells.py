@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgpack
 import numpy as np
 
+from transferqueue.dtypes import TENSOR_ITEMSIZE, array_dtype, is_array_dtype
 from transferqueue.errors import Malformed
-from transferqueue.wire.dtypes import TENSOR_ITEMSIZE, array_dtype, is_array_dtype
 from transferqueue.wire.values import (
     FIRST_LEAF_CODE,
     CannotCarry,

@@ -50,6 +50,7 @@ from transferqueue.errors import (
     TransferQueueError,
     VersionMismatch,
 )
+from transferqueue.fields import shape_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -259,16 +260,6 @@ _INDEX_DTYPES: Final[dict[str, np.dtype[Any]]] = {
     np.dtype(code).str: np.dtype(code)
     for code in ("?", "i1", "<i2", "<i4", "<i8", "u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
 }
-
-
-def shape_from_wire(shape: object, *, low: int = 0) -> tuple[int, ...]:
-    """A list of at most 32 sizes, each at least ``low`` and below 2**48. Raises `Malformed`."""
-    if not isinstance(shape, list | tuple) or len(shape) > 32:
-        raise Malformed("a shape is a list of at most 32 sizes")
-    for size in shape:
-        if type(size) is not int or not low <= size < 1 << 48:
-            raise Malformed(f"not a size: {size!r:.40}")
-    return tuple(shape)
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.devices.slots import SlotRef
 from transferqueue.errors import Malformed
 from transferqueue.fields import FieldSpec
+from transferqueue.wire.slot_ref import SlotRef
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from transferqueue.wire.dtypes import TENSOR_ITEMSIZE
+from transferqueue.dtypes import TENSOR_ITEMSIZE
 from transferqueue.wire.values import CannotCarry, type_name
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]

@@ -30,9 +30,10 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
+from transferqueue.dtypes import array_dtype, is_array_dtype
 from transferqueue.errors import Malformed
-from transferqueue.wire.dtypes import array_dtype, is_array_dtype
-from transferqueue.wire.format import Buffer, check_msgpack, guarded_unpack, shape_from_wire
+from transferqueue.fields import shape_from_wire
+from transferqueue.wire.format import Buffer, check_msgpack, guarded_unpack
 
 FIRST_LEAF_CODE: Final = 32
 

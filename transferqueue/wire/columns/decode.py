@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from transferqueue.dtypes import array_dtype
 from transferqueue.errors import Malformed
 from transferqueue.fields import FieldKind, FieldSpec
 from transferqueue.wire.cells import ObjectPolicy
 from transferqueue.wire.columns.dense import decode_array, decode_tensor, decode_text
 from transferqueue.wire.columns.objects import decode_objects
 from transferqueue.wire.columns.ragged import decode_jagged
-from transferqueue.wire.dtypes import array_dtype
 
 if TYPE_CHECKING:
     import torch

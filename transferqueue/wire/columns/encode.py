@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from transferqueue.dtypes import is_array_dtype
 from transferqueue.errors import RowCountMismatch, UnsupportedTensor
 from transferqueue.wire.cells import ObjectPolicy
 from transferqueue.wire.columns.dense import encode_array, encode_tensor
 from transferqueue.wire.columns.objects import encode_objects
 from transferqueue.wire.columns.ragged import encode_jagged
-from transferqueue.wire.dtypes import is_array_dtype
 from transferqueue.wire.tensors import nowhere
 from transferqueue.wire.values import CannotCarry, type_name
 

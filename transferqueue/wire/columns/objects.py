@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from transferqueue.dtypes import OBJECT
 from transferqueue.errors import Malformed, UnsupportedObject
 from transferqueue.fields import FieldKind, FieldSpec
 from transferqueue.wire.cells import (
@@ -27,7 +28,6 @@ from transferqueue.wire.cells import (
 from transferqueue.wire.columns.encoded import EncodedColumn, Hole
 from transferqueue.wire.columns.text import pack_text, read_text
 from transferqueue.wire.columns.uniform import pack_uniform, read_uniform
-from transferqueue.wire.dtypes import OBJECT
 from transferqueue.wire.values import CannotCarry, ValuePacker, object_array
 
 if TYPE_CHECKING:
