@@ -13,7 +13,7 @@ from transferqueue.errors import InvalidInput
 from transferqueue.rows import even_chunks
 from transferqueue.view import BatchData, DataProto, pad_dataproto_to_divisor
 from transferqueue.view.columns import slice_rows
-from workers.futures import CallFuture
+from workers.pending import PendingBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ def cut(batch: Any, num_parts: int, *, what: str) -> list[Any]:
 
     A future is cut where it arrives. ``InvalidInput`` names an argument that is no batch.
     """
-    if isinstance(batch, CallFuture):
+    if isinstance(batch, PendingBatch):
         return batch.chunk(num_parts)
     if isinstance(batch, DataProto):
         return [batch[rows] for rows in even_chunks(len(batch), num_parts)]

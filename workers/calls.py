@@ -10,8 +10,8 @@ from transferqueue.dispatch import Declaration, HandlePart, SplitCall
 
 if TYPE_CHECKING:
     from transferqueue.handle import BatchHandle
-    from workers.futures import Pending
     from workers.mesh import Placement
+    from workers.pending import Pending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

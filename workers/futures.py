@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.errors import WrongOutput
 from workers.errors import WorkerError
+from workers.pending import Pending, PendingBatch
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -78,16 +79,7 @@ def _another(error: BaseException, notes: Sequence[str]) -> BaseException:
     return found.with_traceback(None)
 
 
-class Pending:
-    """An argument that becomes a value where the method runs. No ABC: every argument of every call
-    is asked whether it is one, which of an ABC takes longer."""
-
-    def resolve(self) -> Any:
-        """The value. Waits; raises what the call behind it raised."""
-        raise NotImplementedError
-
-
-class CallFuture(Pending):
+class CallFuture(PendingBatch):
     """The answer of one call. `get` may be called from any thread, and again and again."""
 
     def __init__(self, answers: Answers, dispatched: Dispatched, timeout_s: float) -> None:

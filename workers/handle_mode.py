@@ -10,7 +10,8 @@ from transferqueue.dispatch.join import with_replies
 from transferqueue.dispatch.split_call import HANDLE_KINDS
 from transferqueue.errors import InvalidInput
 from workers.calls import CallSite, Dispatched, RankCall
-from workers.futures import Answers, CallFuture, HandleFuture, Pending
+from workers.futures import Answers, CallFuture, HandleFuture
+from workers.pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,8 +16,8 @@ from transferqueue.dispatch import Bridge, HandlePart, StageReply, Traffic, tell
 from transferqueue.dispatch.outputs import is_column
 from transferqueue.view import DataProto, DataProtoFuture
 from workers.failing import Step, wrapping
-from workers.futures import Pending
 from workers.modes import Execute
+from workers.pending import Pending
 from workers.registration import Registration, registered_methods
 from workers.shipped import received_counts, returned_counts
 from workers.worker import ServiceAddress, SharedClient, Worker, WorkerContext, WorkerSpec

@@ -13,8 +13,8 @@ from tensordict import TensorDictBase
 
 from transferqueue.view import DataProto
 from workers.failing import wrapping
-from workers.futures import Pending
 from workers.host import WorkerHost
+from workers.pending import Pending
 
 if TYPE_CHECKING:
     from workers.host import HostCall, HostSetup

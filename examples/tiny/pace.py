@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from workers.roles.generation import CachedEngine, Generation
+    from workers.roles.generation import CachedEngine
+    from workers.roles.models import Generation
 
 
 class PacedEngine:

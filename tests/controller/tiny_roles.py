@@ -12,7 +12,7 @@ from controller.score_summary import ScoreSummary
 from workers import LocalWorkerGroup
 from workers.role_groups import RoleGroups
 from workers.roles import Rollout, RolloutConfig, stage
-from workers.roles.generation import Generation
+from workers.roles.models import Generation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

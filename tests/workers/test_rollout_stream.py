@@ -17,7 +17,7 @@ from workers.stage_runner import StageLoop, StageRunner
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from workers.roles.generation import Generation
+    from workers.roles.models import Generation
 
 LOOP = StageLoop(task="rollout", partition="train", batch_rows=8, lease_s=1.0, poll_s=0.05)
 

@@ -7,8 +7,15 @@ A role knows nothing of processes, sockets or storage: each method takes the col
 from workers.roles.actor import Actor, ActorConfig
 from workers.roles.critic import Critic, CriticConfig
 from workers.roles.fields import MethodFields, declared_fields, declared_methods, stage
-from workers.roles.generation import CachedEngine, Generation
-from workers.roles.models import CachedModel, GenerationEngine, PolicyModel, Tokenizer, ValueModel
+from workers.roles.generation import CachedEngine
+from workers.roles.models import (
+    CachedModel,
+    Generation,
+    GenerationEngine,
+    PolicyModel,
+    Tokenizer,
+    ValueModel,
+)
 from workers.roles.partial_rollout import PartialRollout
 from workers.roles.reference import Reference
 from workers.roles.reward import Reward, Verifier

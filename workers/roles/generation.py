@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 from torch import Tensor
 
 from workers.roles.layout import positions_of
-from workers.roles.models import CachedModel, CacheT
+from workers.roles.models import CachedModel, CacheT, Generation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """Responses, padded on the right to the longest allowed."""
-
-    responses: Tensor
-    """int64 [B, R]; pad after the end token."""
-    response_mask: Tensor
-    """int64 [B, R]; 1 up to and including the end token."""
-    log_probs: Tensor
-    """float32 [B, R]; of each sampled token under the (tempered) policy that drew it; 0 on pads."""
-    first_token_s: float = 0.0
-    """Seconds from the call to the first token of all rows."""
 
 
 class CachedEngine(Generic[CacheT]):

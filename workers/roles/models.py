@@ -5,14 +5,13 @@ Shapes: B rows, S = P + R columns, V vocabulary. Masks and ids are int64.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor, nn
-
-    from workers.roles.generation import Generation
 
 CacheT = TypeVar("CacheT")
 
@@ -53,6 +52,20 @@ class CachedModel(Module, Protocol[CacheT]):
     def decode(self, token_ids: Tensor, cache: CacheT) -> Tensor:
         """Logits [B, V] after one more token a row, int64 [B]; changes ``cache``."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """Responses, padded on the right to the longest allowed."""
+
+    responses: Tensor
+    """int64 [B, R]; pad after the end token."""
+    response_mask: Tensor
+    """int64 [B, R]; 1 up to and including the end token."""
+    log_probs: Tensor
+    """float32 [B, R]; of each sampled token under the (tempered) policy that drew it; 0 on pads."""
+    first_token_s: float = 0.0
+    """Seconds from the call to the first token of all rows."""
 
 
 class GenerationEngine(Protocol):
