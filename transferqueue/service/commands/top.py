@@ -18,9 +18,9 @@ from transferqueue.service.commands.output import (
     span,
     table,
 )
-from transferqueue.service.commands.rates import snapshot
 from transferqueue.service.commands.target import Target, target_options
 from transferqueue.service.commands.waits import waits_table
+from transferqueue.service.rates import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,7 +6,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.service.commands.rates import snapshot
+from transferqueue.service.rates import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

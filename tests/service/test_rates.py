@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from transferqueue.service.commands.rates import snapshot
 from transferqueue.service.commands.top import bar
+from transferqueue.service.rates import snapshot
 
 WAITS: dict[str, Any] = {"waits": [], "left_out": 0}
 
