@@ -95,6 +95,19 @@ def test_a_directory_too_small_is_refused_with_the_size_and_the_setting() -> Non
         tq.serve(budget_bytes=1 << 50)
 
 
+def test_the_size_that_it_names_is_that_of_all_shards_together() -> None:
+    with pytest.raises(errors.ArenaTooSmall) as caught:
+        tq.serve(shards=2, budget_bytes=1 << 50)
+    assert f"--shm-size={(2 << 50) >> 20}m" in str(caught.value)
+    assert f"for each of 2 shards, {2 << 50:,} in all" in str(caught.value)
+
+
+def test_of_a_folder_that_is_no_shared_memory_no_size_of_that_is_named(tmp_path: Path) -> None:
+    with pytest.raises(errors.ArenaTooSmall, match=r"Make room there \(\d+ MiB in all\)") as caught:
+        tq.serve(budget_bytes=1 << 50, arena_dir=str(tmp_path))
+    assert "--shm-size" not in str(caught.value)
+
+
 def test_a_directory_of_another_place_is_used(tmp_path: Path) -> None:
     with tq.serve(budget_bytes=64 << 20, arena_dir=str(tmp_path)) as service:
         with tq.connect(service.address) as client:
