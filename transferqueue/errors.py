@@ -1000,17 +1000,25 @@ class UidsUsedUp(TransferQueueError):
 
 
 class NoService(TransferQueueError):
-    """No address was given and no running service was found."""
+    """No address was given and no running service was found.
 
-    def __init__(self, looked_in: Sequence[str] = ()) -> None:
-        super().__init__(list(looked_in))
+    ``running``: addresses of services of this user on this host, of which none was meant by the
+    call. Which of them is whose job is for people to say.
+    """
+
+    def __init__(self, looked_in: Sequence[str] = (), running: Sequence[str] = ()) -> None:
+        super().__init__(list(looked_in), list(running))
 
     def __str__(self) -> str:
-        looked_in = ", ".join(self.args[0])
-        return (
-            f"no service found (looked in {looked_in}); start one with tq.serve() or "
-            f"`transferqueue serve`, or pass its address to tq.connect()."
+        looked_in, running = self.args
+        where = "to tq.connect(), or set $TRANSFERQUEUE_ADDRESS to it"
+        way_out = (
+            f"of yours there runs on this host {', '.join(running)}: pass an address {where}."
+            if running
+            else f"start one with tq.serve(), or by `transferqueue serve`, whose address you pass "
+            f"{where}."
         )
+        return f"no service found (looked in {', '.join(looked_in)}); {way_out}"
 
 
 class NotAllowed(TransferQueueError):

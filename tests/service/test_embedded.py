@@ -84,10 +84,24 @@ def test_two_services_do_not_see_one_another() -> None:
             assert newest.service_id == two.service_id
 
 
-def test_without_an_address_there_is_no_service_to_find(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_address_there_is_no_service_to_find(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("TRANSFERQUEUE_ADDRESS", raising=False)
-    with pytest.raises(errors.NoService, match=r"tq\.serve"):
+    monkeypatch.setenv("TRANSFERQUEUE_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(errors.NoService, match=r"start one with tq\.serve"):
         tq.connect()
+
+
+def test_a_service_of_another_process_is_named_and_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("TRANSFERQUEUE_ADDRESS", raising=False)
+    monkeypatch.setenv("TRANSFERQUEUE_RUNTIME_DIR", str(tmp_path))
+    with tq.serve(budget_bytes=8 << 20) as service:
+        monkeypatch.setattr("transferqueue.client.connecting.running_service", lambda: None)
+        with pytest.raises(errors.NoService, match=f"runs on this host {service.address}: pass"):
+            tq.connect()
 
 
 def test_a_directory_too_small_is_refused_with_the_size_and_the_setting() -> None:
