@@ -18,7 +18,7 @@ from transferqueue.coordinator.effects import Effect, FreeRows, Refuse
 from transferqueue.coordinator.feeds import Feeds
 from transferqueue.coordinator.lifetimes import Lifetimes
 from transferqueue.coordinator.quotas import Quota
-from transferqueue.coordinator.reports import holders, unknown_field_hint
+from transferqueue.coordinator.reports import holders, shortage_hint
 from transferqueue.coordinator.row_set import NO_ROWS, Rows
 from transferqueue.coordinator.selects import Selects
 from transferqueue.coordinator.staleness import Staleness
@@ -411,7 +411,7 @@ class Partition:
             refusal = self.quota.give_up(waiter, holders(self))
             return [refusal, *self.settle(now_s)]
         assert isinstance(waiter, (ClaimWaiter, CellWaiter, SelectWaiter))
-        hint = hint or unknown_field_hint(self, waiter.fields)
+        hint = hint or shortage_hint(self, waiter)
         if isinstance(waiter, CellWaiter):
             return [self.cells.give_up(waiter, now_s, hint)]
         if isinstance(waiter, SelectWaiter):

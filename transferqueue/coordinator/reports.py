@@ -8,6 +8,7 @@ import numpy as np
 
 from transferqueue.coordinator.policy import Retention
 from transferqueue.coordinator.table import TaskState
+from transferqueue.coordinator.waiters import ClaimWaiter
 from transferqueue.errors import near_names
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from transferqueue.coordinator.partition import Partition
     from transferqueue.coordinator.policy import PartitionPolicy
     from transferqueue.coordinator.row_set import Rows
+    from transferqueue.coordinator.samplers.base import Grouping
+    from transferqueue.coordinator.waiters import CellWaiter, SelectWaiter
 
 
 def status(partition: Partition) -> dict[str, Any]:
@@ -138,3 +141,19 @@ def unknown_field_hint(partition: Partition, fields: Iterable[str]) -> str:
     near = near_names(unknown[0], known)
     hint = f", did you mean {near[0]!r}" if near else ""
     return f"no sample of partition {partition.name!r} has had {unknown[0]!r}{hint}"
+
+
+def shortage_hint(partition: Partition, waiter: ClaimWaiter | CellWaiter | SelectWaiter) -> str:
+    """What may be wrong with a wait that ends in vain, "" if nothing seems to be. O(1) in rows."""
+    unknown = unknown_field_hint(partition, waiter.fields)
+    if unknown or not isinstance(waiter, ClaimWaiter) or waiter.uids is not None:
+        return unknown
+    grouping, num_ready = waiter.sampler.grouping, len(waiter.feed.ready)
+    if grouping is None or not num_ready:
+        return ""
+    return f"{num_ready} have all of the fields, but {groups_rule(grouping)}"
+
+
+def groups_rule(grouping: Grouping) -> str:
+    """Why samples that are ready are not handed out by a sampler of groups."""
+    return f"only complete groups count: {grouping.size} samples of one {grouping.tag!r}"

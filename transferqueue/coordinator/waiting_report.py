@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transferqueue.coordinator.reports import holders, unknown_field_hint
+from transferqueue.coordinator.reports import groups_rule, holders, unknown_field_hint
 from transferqueue.coordinator.table import TaskState
 from transferqueue.net.peer_names import peer_name
 
@@ -177,7 +177,7 @@ def _why_claim(
         return f"{supply.num_rows} samples that the task has not taken match, {claim.n} are wanted"
     grouping = claim.sampler.grouping
     if grouping is not None and not lacking:
-        return f"only complete groups count: {grouping.size} samples of one {grouping.tag!r}"
+        return groups_rule(grouping)
     return lacking or "too few samples have all of the fields"
 
 
