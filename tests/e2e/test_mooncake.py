@@ -161,6 +161,36 @@ def test_a_backend_comes_back_when_its_store_does_and_its_earlier_rows_stay_lost
             assert (used["used_bytes"], used["objects"]) == (3 * MIB, 1)
 
 
+def test_a_store_that_is_started_again_under_a_shard_takes_new_rows_and_has_lost_the_others(
+    master: Master, tmp_path: Path
+) -> None:
+    mooncake = {"budget_bytes": 16 * MIB, "options": {**master.options, "timeout_s": 1.0}}
+    with (
+        tq.serve(budget_bytes=32 * MIB, backends={"mooncake": mooncake}) as service,
+        tq.connect(service.address, timeout_s=20) as client,
+    ):
+        client.create_partition("images", backend={"pixels": "mooncake", "*": "shm"})
+        gone = client.put(rows(1), partition="images")
+        master.kill()
+        with pytest.raises(errors.ServiceFailed, match="mooncake at"):
+            client.put(rows(2), partition="images")
+        with mooncake_master(tmp_path, like=master):
+            wait_until(lambda: takes(client), timeout_s=40)
+            check(client, client.put(rows(3), partition="images"), 3)
+            with pytest.raises(errors.BytesDamaged, match="the store does not have them any more"):
+                client.get(gone, fields=["pixels"])
+            assert torch.equal(client.get(gone, fields=["ids"])["ids"], rows(1)["ids"])
+            assert service.num_restarts == 0
+
+
+def takes(client: tq.Client) -> bool:
+    try:
+        client.put({"pixels": rows(0)["pixels"][:1]}, partition="images")
+    except errors.ServiceFailed:
+        return False
+    return True
+
+
 def test_a_store_that_stands_still_does_not_keep_a_shard_from_serving_the_rest(
     master: Master,
 ) -> None:
