@@ -50,12 +50,15 @@ class Master:
 
 
 @contextmanager
-def mooncake_master(folder: Path) -> Iterator[Master]:
-    """`AssertionError` without the package: a test that needs it fails, and says so."""
+def mooncake_master(folder: Path, *, like: Master | None = None) -> Iterator[Master]:
+    """``like``: one that has ended, whose ports it takes. `AssertionError` without the package: a
+    test that needs it fails, and says so."""
     package = find_spec("mooncake")  # not imported: that starts threads
     assert package is not None, f"pip install {PACKAGE}; apt-get install {LIBRARIES}"
     assert package.origin is not None
     rpc_port, http_port, metrics_port = (free_port() for _ in range(3))
+    if like is not None:
+        rpc_port, http_port = like.rpc_port, like.http_port
     with (folder / "mooncake_master.log").open("wb") as log:
         process = subprocess.Popen(
             [

@@ -47,3 +47,11 @@ def test_every_call_that_is_recommended_exists(page: Path) -> None:
     owners = {"tq": tq, "client": tq.Client, "h": tq.BatchHandle, "BatchHandle": tq.BatchHandle}
     for owner, name in re.findall(r"\b(tq|client|h|BatchHandle)\.(\w+)", " ".join(rows)):
         assert hasattr(owners[owner], name), f"{owner}.{name}"
+
+
+def test_the_glossary_names_every_backend_that_is_built_in() -> None:
+    from transferqueue.backends.registry import backend_names
+
+    text = (ROOT / "transferqueue" / "GLOSSARY.md").read_text()
+    (row,) = (line for line in text.splitlines() if line.startswith("| backend |"))
+    assert {f"`{name}`" for name in backend_names()} <= set(re.findall(r"`\w+`", row))

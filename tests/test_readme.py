@@ -63,8 +63,21 @@ def test_each_command_is_one_line_that_makes_its_own_environment() -> None:
 
 
 def test_every_picture_is_there() -> None:
-    for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text()):
+    text = (ROOT / "README.md").read_text()
+    shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)|(?:src|srcset)=\"([^\"]+)\"", text)
+    assert len(shown) >= 6
+    for path in map("".join, shown):
         assert (ROOT / path).is_file(), path
+
+
+def test_the_closing_table_has_the_stages_that_the_example_runs() -> None:
+    from examples.tiny.recipe import Recipe
+
+    text = (ROOT / "README.md").read_text().partition("| stage | fetched |")[2]
+    rows = text.partition("\n\n")[0].splitlines()[2:]
+    named = [row.split("|")[1].strip() for row in rows]
+    stages = Recipe().settings.dataflow().stages
+    assert sorted(named) == sorted([*(stage.name for stage in stages), "all"])
 
 
 def test_every_command_that_is_named_exists() -> None:

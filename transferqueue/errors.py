@@ -122,6 +122,9 @@ PAGES = {
 """Where the errors of each module are explained. The packages above this one are named, not
 imported: they need not be there."""
 
+SHARED_MEMORY = "/dev/shm"
+"""Whose size in a container is a setting of the container."""
+
 UID_SAMPLE = 5
 """How many uids a message shows; the count is always exact. Errors keep one more, to tell whether
 there are more."""
@@ -160,17 +163,42 @@ class ConfigError(TransferQueueError, ValueError):
 
 
 class ArenaTooSmall(ConfigError):
-    """The arena's directory cannot hold the budget."""
+    """The arena's directory cannot hold the budget.
 
-    def __init__(self, directory: str, needed_bytes: int, available_bytes: int) -> None:
-        super().__init__(directory, needed_bytes, available_bytes)
+    ``directory_bytes``: of its file system, in all. ``num_arenas``: of so many shards, each with a
+    budget like this one, that are to be there together.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        needed_bytes: int,
+        available_bytes: int,
+        directory_bytes: int = 0,
+        num_arenas: int = 1,
+    ) -> None:
+        super().__init__(directory, needed_bytes, available_bytes, directory_bytes, num_arenas)
+
+    def of_each(self, num_arenas: int) -> ArenaTooSmall:
+        """The same, as whoever starts so many shards there wants to read it."""
+        directory, needed, available, size, _ = self.args
+        return ArenaTooSmall(directory, needed, available, size, num_arenas)
 
     def __str__(self) -> str:
-        directory, needed, available = self.args
+        directory, needed, available, size, num_arenas = self.args
+        together = num_arenas * needed
+        each = f" for each of {num_arenas} shards, {together:,} in all" if num_arenas > 1 else ""
+        # What is there already, and is not ours, needs its room as well.
+        enough_mib = -(-max(together, size + needed - available) // (1 << 20))
+        larger = (
+            f"Give the container a larger one (docker run --shm-size={enough_mib}m)"
+            if directory == SHARED_MEMORY
+            else f"Make room there ({enough_mib} MiB in all)"
+        )
         return (
-            f"{directory} has {available:,} bytes free, the budget needs {needed:,}. Give the "
-            f"container a larger one (docker run --shm-size={-(-needed // (1 << 20))}m), lower "
-            f"budget_bytes, or set arena_dir (or $TRANSFERQUEUE_ARENA_DIR) to a larger directory."
+            f"{directory} has {available:,} bytes free, the budget needs {needed:,}{each}. "
+            f"{larger}, lower budget_bytes, or set arena_dir (or $TRANSFERQUEUE_ARENA_DIR) to a "
+            f"larger directory."
         )
 
 
@@ -972,17 +1000,25 @@ class UidsUsedUp(TransferQueueError):
 
 
 class NoService(TransferQueueError):
-    """No address was given and no running service was found."""
+    """No address was given and no running service was found.
 
-    def __init__(self, looked_in: Sequence[str] = ()) -> None:
-        super().__init__(list(looked_in))
+    ``running``: addresses of services of this user on this host, of which none was meant by the
+    call. Which of them is whose job is for people to say.
+    """
+
+    def __init__(self, looked_in: Sequence[str] = (), running: Sequence[str] = ()) -> None:
+        super().__init__(list(looked_in), list(running))
 
     def __str__(self) -> str:
-        looked_in = ", ".join(self.args[0])
-        return (
-            f"no service found (looked in {looked_in}); start one with tq.serve() or "
-            f"`transferqueue serve`, or pass its address to tq.connect()."
+        looked_in, running = self.args
+        where = "to tq.connect(), or set $TRANSFERQUEUE_ADDRESS to it"
+        way_out = (
+            f"of yours there runs on this host {', '.join(running)}: pass an address {where}."
+            if running
+            else f"start one with tq.serve(), or by `transferqueue serve`, whose address you pass "
+            f"{where}."
         )
+        return f"no service found (looked in {', '.join(looked_in)}); {way_out}"
 
 
 class NotAllowed(TransferQueueError):

@@ -211,10 +211,11 @@ class RayWorkerGroup(WorkerGroup):
 
     def _end(self) -> None:
         """Let workers close, then end their processes whether they have or not."""
-        farewells = [actor.close.remote() for actor in self._actors]
-        # What is dead already, or does not answer, is killed next.
-        with contextlib.suppress(WorkerError, RayError):
-            RayAnswers("close", farewells).values(CLOSE_TIMEOUT_S)
+        if self._actors:  # without a connected Ray there are none, and `ray.get` would start one
+            farewells = [actor.close.remote() for actor in self._actors]
+            # What is dead already, or does not answer, is killed next.
+            with contextlib.suppress(WorkerError, RayError):
+                RayAnswers("close", farewells).values(CLOSE_TIMEOUT_S)
         for actor in self._actors:
             ray.kill(actor)
         if self._owns_pool:

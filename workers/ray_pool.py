@@ -82,7 +82,7 @@ class ResourcePool(Closing):
 
     def places(self) -> list[Place]:
         """One a rank, reserved. ``NoRoom`` when the cluster has none in time, and at once when it
-        never will."""
+        never will; ``ConfigError`` when this process is connected to no cluster."""
         if not self._groups:
             self._groups = self._reserve()
         return [
@@ -94,6 +94,8 @@ class ResourcePool(Closing):
         ]
 
     def _reserve(self) -> list[Any]:
+        if not ray.is_initialized():  # Ray would start a cluster of its own for some calls
+            raise ConfigError("ranks on Ray need a connected Ray; call ray.init() first")
         bundle = {CPU: self.cpus_per_rank * self.max_groups, **self.resources}
         if self.gpus_per_rank:
             bundle[GPU] = self.gpus_per_rank

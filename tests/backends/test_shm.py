@@ -137,7 +137,7 @@ def test_a_directory_that_cannot_hold_the_budget_is_refused_with_the_numbers(
 ) -> None:
     with pytest.raises(ArenaTooSmall) as caught:
         ShmBackend.open(config(tmp_path, budget_bytes=1 << 50))
-    directory, needed, available = caught.value.args
+    directory, needed, available, *_ = caught.value.args
     assert (directory, needed) == (str(tmp_path), 1 << 50)
     assert 0 < available < 1 << 50
     assert "arena_dir" in str(caught.value)
@@ -154,7 +154,8 @@ def test_room_promised_to_another_arena_is_not_promised_again(
     with ShmBackend.open(config(tmp_path, budget_bytes=6 * MIB)):
         with pytest.raises(ArenaTooSmall) as caught:
             ShmBackend.open(config(tmp_path, slot=1, budget_bytes=6 * MIB))
-        assert caught.value.args[2] == 4 * MIB
+        assert caught.value.args[2:4] == (4 * MIB, 10 * MIB)
+        assert "(12 MiB in all)" in str(caught.value), "both of them"
         ShmBackend.open(config(tmp_path, slot=1, budget_bytes=4 * MIB)).close()
 
 

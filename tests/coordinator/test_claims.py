@@ -671,3 +671,13 @@ def test_one_row_for_many_that_wait_costs_a_look_at_two_of_them(
     )
     driver.put(1)
     assert len(looks) == 2
+
+
+def test_a_claim_that_ends_beside_incomplete_groups_says_so(driver: Driver) -> None:
+    driver.put(7, tags={"group": [1, 1, 1, 1, 2, 2, 2]})
+    driver.take(4, sampler=Groups(4))
+    waiting = driver.claim(4, sampler=Groups(4), timeout_s=5)
+    driver.pass_time(6)
+    told = str(driver.answers[waiting])
+    assert "0 of 4 samples ready" in told
+    assert "3 have all of the fields, but only complete groups count: 4 samples of one" in told

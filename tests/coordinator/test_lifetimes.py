@@ -222,6 +222,8 @@ def test_a_partition_that_was_used_first_can_be_declared_later(driver: Driver) -
         ({"tasks": "actor"}, "tasks must be a list of names"),
         ({"retention": "consumd"}, "consumd"),
         ({"max_row": 3}, "no partition setting 'max_row'; did you mean 'max_rows'"),
+        ({"on_stale": "wait"}, r"on_stale must be one of \['drop', 'hold'\], got 'wait'"),
+        ({"retention": "never"}, r"retention must be one of \[.*'explicit'.*\], got 'never'"),
         ({"samples_per_insert": {"ratio": 0, "slack_rows": 3}}, "ratio must be above 0"),
         ({"samples_per_insert": {"ratio": 1, "slack": 3}}, "slack"),
     ],

@@ -44,12 +44,12 @@ class Service:
         place = self.places.get(slot)
         return None if place is None else place.incarnation
 
-    def record(self, slot: int, copy: str | None) -> bool:
+    def record(self, slot: int, copy: str | None, *, epoch: int = 0) -> bool:
         return self.copies.record(
             slot,
             copy=copy,
             guard=self.copies.of(slot).guard if copy else None,
-            epoch=0,
+            epoch=epoch,
             incarnation_of=self.incarnation_of,
             now_s=self.now_s,
         )
@@ -210,3 +210,29 @@ def test_what_is_written_down_says_it_all() -> None:
         again.relied_on_s = known.relied_on_s
         assert again == known
     assert FRESH_S < 60
+
+
+def test_each_process_of_a_host_begins_with_a_number_that_no_other_had() -> None:
+    service = Service("a", "b", "c")
+    service.record(0, "all of it")
+    service.due(0)
+    assert [service.copies.begin(0, "1.0") for _ in range(3)] == [1, 1, 1]
+    assert 0 in service.copies.take_changed()
+    assert service.copies.begin(0, "1.1") == 2, "the first was killed before it was on record"
+    again = SecondCopies(
+        replicas=2,
+        slots={s: SlotCopies.from_plain(k.to_plain()) for s, k in service.copies.slots.items()},
+    )
+    assert again.begin(0, "1.2") == 3, "also by what another coordinator knows"
+
+
+def test_a_number_counts_when_its_process_has_come_though_it_waits_to_be_on_record() -> None:
+    service = Service("a", "b", "c")
+    service.record(0, "all of it")
+    assert service.copies.rely_on(0, "all of it", "1.0", service.now_s)
+    service.copies.take_changed()
+    assert not service.record(0, None, epoch=5)
+    assert service.copies.of(0).epoch == 0
+    assert service.copies.take_changed() == {0}
+    assert service.due(0).taken_over == [0]
+    assert service.copies.begin(0, "1.0") == 6

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import transferqueue as tq
 from tests.mooncake_master import Master, mooncake_master
 from tests.waiting import wait_until
 from transferqueue import errors
+from transferqueue.service.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,6 +128,108 @@ def test_a_shard_that_is_started_again_while_the_store_is_away_serves_all_else(
         beside = client.put({"ids": rows(3)["ids"]}, partition="images")
         assert torch.equal(client.get(beside)["ids"], rows(3)["ids"])
         assert "start it with" in client.status()["shards"][0]["backends"]["mooncake"]["away"]
+        assert not service.failures
+
+
+def is_away(client: tq.Client) -> bool:
+    return "away" in client.status()["shards"][0]["backends"]["mooncake"]
+
+
+def test_a_backend_comes_back_when_its_store_does_and_its_earlier_rows_stay_lost(
+    master: Master, tmp_path: Path
+) -> None:
+    mooncake = {"budget_bytes": 16 * MIB, "options": {**master.options, "timeout_s": 1.0}}
+    with (
+        tq.serve(budget_bytes=32 * MIB, backends={"mooncake": mooncake}) as service,
+        tq.connect(service.address, timeout_s=20) as client,
+    ):
+        client.create_partition("images", backend={"pixels": "mooncake", "*": "shm"})
+        gone = client.put(rows(1), partition="images")
+        master.kill()
+        os.kill(service.pids["shard-0"], signal.SIGKILL)
+        with pytest.raises(errors.ServiceFailed, match="was not there when"):
+            client.put(rows(2), partition="images")
+        said = CliRunner().invoke(main, ["status", "--address", service.address])
+        assert "shard 0: backend 'mooncake' is away since" in said.output, said.output
+        with mooncake_master(tmp_path, like=master):
+            wait_until(lambda: not is_away(client), timeout_s=40)
+            check(client, client.put(rows(3), partition="images"), 3)
+            with pytest.raises(errors.RowsLost, match="4 of 4"):
+                client.get(gone)
+            assert service.num_restarts == 1
+            used = client.status()["shards"][0]["backends"]["mooncake"]
+            assert (used["used_bytes"], used["objects"]) == (3 * MIB, 1)
+
+
+def test_a_store_that_is_started_again_under_a_shard_takes_new_rows_and_has_lost_the_others(
+    master: Master, tmp_path: Path
+) -> None:
+    mooncake = {"budget_bytes": 16 * MIB, "options": {**master.options, "timeout_s": 1.0}}
+    with (
+        tq.serve(budget_bytes=32 * MIB, backends={"mooncake": mooncake}) as service,
+        tq.connect(service.address, timeout_s=20) as client,
+    ):
+        client.create_partition("images", backend={"pixels": "mooncake", "*": "shm"})
+        gone = client.put(rows(1), partition="images")
+        master.kill()
+        with pytest.raises(errors.ServiceFailed, match="mooncake at"):
+            client.put(rows(2), partition="images")
+        with mooncake_master(tmp_path, like=master):
+            wait_until(lambda: takes(client), timeout_s=40)
+            check(client, client.put(rows(3), partition="images"), 3)
+            with pytest.raises(errors.BytesDamaged, match="the store does not have them any more"):
+                client.get(gone, fields=["pixels"])
+            assert torch.equal(client.get(gone, fields=["ids"])["ids"], rows(1)["ids"])
+            assert service.num_restarts == 0
+
+
+def takes(client: tq.Client) -> bool:
+    try:
+        client.put({"pixels": rows(0)["pixels"][:1]}, partition="images")
+    except errors.ServiceFailed:
+        return False
+    return True
+
+
+def test_a_store_that_stands_still_does_not_keep_a_shard_from_serving_the_rest(
+    master: Master,
+) -> None:
+    mooncake = {"budget_bytes": 16 * MIB, "options": {**master.options, "timeout_s": 1.0}}
+    with (
+        tq.serve(budget_bytes=32 * MIB, backends={"mooncake": mooncake}) as service,
+        tq.connect(service.address, timeout_s=20) as client,
+    ):
+        client.create_partition("images", backend={"pixels": "mooncake", "*": "shm"})
+        kept = client.put(rows(2), partition="plain")
+        master.stop()
+        os.kill(service.pids["shard-0"], signal.SIGKILL)
+        check(client, kept, 2)
+        with pytest.raises(errors.ServiceFailed, match=r"no answer from .*start it with: moonc"):
+            client.put(rows(3), partition="images")
+        check(client, kept, 2)
+        master.go_on()
+        wait_until(lambda: not is_away(client), timeout_s=40)
+        check(client, client.put(rows(3), partition="images"), 3)
+
+
+def test_a_shard_of_this_alone_is_there_without_its_store_and_says_what_is_missing(
+    master: Master, tmp_path: Path
+) -> None:
+    options = {**master.options, "timeout_s": 1.0}
+    with (
+        tq.serve(backend="mooncake", backend_options=options, budget_bytes=16 * MIB) as service,
+        tq.connect(service.address, timeout_s=20) as client,
+    ):
+        gone = client.put(rows(1))
+        master.kill()
+        os.kill(service.pids["shard-0"], signal.SIGKILL)
+        with pytest.raises(errors.ServiceFailed, match=r"start it with: mooncake_master"):
+            client.put(rows(2))
+        with pytest.raises(errors.RowsLost, match="4 of 4"):
+            client.get(gone)
+        with mooncake_master(tmp_path, like=master):
+            wait_until(lambda: not is_away(client), timeout_s=40)
+            check(client, client.put(rows(3)), 3)
         assert not service.failures
 
 

@@ -20,6 +20,7 @@ from transferqueue.errors import CannotListen, InvalidInput, RowsGone, ServiceUn
 from transferqueue.net import calls, pending
 from transferqueue.net.async_channel import AsyncChannel
 from transferqueue.net.calls import Call, raise_first
+from transferqueue.net.door import CUT
 from transferqueue.net.keys import ServiceKeys
 from transferqueue.net.server import Reply, Request, Server
 from transferqueue.net.sync_channel import SyncChannelPool
@@ -307,6 +308,8 @@ def test_stray_bytes_on_the_port_do_not_stop_the_next_client(name: str, *, encry
         pool = SyncChannelPool(keys.for_clients())
         raise_first(ask(pool, Call(endpoint=endpoint, op="echo")))
         pool.close()
+        wait_until(lambda: counter.server.refusals.total() == 1)
+        assert counter.server.num_keys_refused == 0
 
 
 def test_messages_that_are_not_ours_are_counted(ipc: str, pool: SyncChannelPool) -> None:
@@ -333,15 +336,36 @@ def test_a_tcp_peer_without_the_key_gets_nothing(*, encrypted: bool) -> None:
         if not encrypted:  # CURVE clients prove that their pair is one before they are asked
             wrong_keys.append(half)
         for wrong in wrong_keys:
+            num_before = num_turned_away(counter.server)
             pool = SyncChannelPool(wrong)
             with pytest.raises(ServiceUnreachable):
                 raise_first(ask(pool, Call(endpoint=endpoint, op="count"), timeout_s=0.5))
             pool.close()
+            wait_until(lambda: num_turned_away(counter.server) > num_before)  # noqa: B023
         right = SyncChannelPool(keys.for_clients())
         raise_first(ask(right, Call(endpoint=endpoint, op="echo")))
         right.close()
         assert counter.count == 0
         assert counter.server.num_keys_refused >= 1
+        assert set(counter.server.refusals) <= {CUT}
+
+
+def num_turned_away(server: Server) -> int:
+    """A client that is to encrypt where the server does not, or the other way round, sees that for
+    itself: often it hangs up first."""
+    return server.num_keys_refused + server.refusals[CUT]
+
+
+def test_a_client_with_the_key_of_an_earlier_start_is_counted_as_one_without_the_key() -> None:
+    keys, earlier = ServiceKeys.generate(), ServiceKeys.generate()
+    with running(["tcp://127.0.0.1:0"], keys) as counter:
+        pool = SyncChannelPool(earlier.for_clients())
+        with pytest.raises(ServiceUnreachable):
+            raise_first(
+                ask(pool, Call(endpoint=counter.server.endpoints[0], op="count"), timeout_s=0.5)
+            )
+        pool.close()
+        wait_until(lambda: counter.server.num_keys_refused >= 1)
 
 
 def test_an_http_client_is_not_served() -> None:

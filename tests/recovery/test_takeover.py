@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,10 @@ import transferqueue as tq
 from tests.recovery.test_replicas import MIB, lose, wait_for_both
 from tests.waiting import wait_until
 from transferqueue.errors import RowsLost, SlotTakenOver
-from transferqueue.net.sync_channel import run_blocking
+from transferqueue.net.calls import Call, raise_first
+from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.service.joining import join
+from transferqueue.wire import ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,3 +147,50 @@ def test_a_guard_that_stands_still_holds_puts_up_for_so_long_and_catches_up() ->
         wait_for_both(client)
         lose(service, client, 0)
         assert client.get_columns(handle, fields=["e"])["e"].sum() == 4
+
+
+def test_one_that_is_killed_before_it_is_on_record_is_followed_by_another_number() -> None:
+    """Nothing of it is left that would tell its successor: all that it had was in its process."""
+    with (
+        tq.serve(
+            shards=2, backend="heap", budget_bytes=32 * MIB, replicas=2, takeover_s=6.0
+        ) as service,
+        tq.connect(service.address) as client,
+    ):
+        wait_for_both(client)
+        handle = rows_on(client, (0,))[0]
+        wait_for_both(client)
+        place = place_beside(client, guard=1, slot=0)
+        lost, guard = service.pids["shard-0"], service.pids["shard-1"]
+        os.kill(lost, signal.SIGSTOP)
+        try:
+
+            def is_taken_over() -> bool:
+                client.get(handle)  # from the mirror: so its new home waits to be on record
+                return Path(place.removeprefix("ipc://")).exists()
+
+            wait_until(is_taken_over, timeout_s=20)
+            first = epoch_at(place)
+            os.kill(guard, signal.SIGKILL)
+            wait_until(lambda: serving(client).get(0, guard) not in (lost, guard), timeout_s=20)
+            assert epoch_at(place) > first > 0
+        finally:
+            os.kill(lost, signal.SIGCONT)
+
+
+def place_beside(client: tq.Client, *, guard: int, slot: int) -> str:
+    """Where the guard's process listens for the slot, once it serves it."""
+    shards = {shard["slot"]: shard["endpoints"] for shard in client._ops.session.directory}
+    (own,) = (place for place in shards[guard] if place.startswith("ipc://"))
+    return f"{own}.{slot}"
+
+
+def epoch_at(place: str) -> int:
+    """What the shard there says itself: how many processes of its slot there have been."""
+    channel = SyncChannelPool(None)
+    try:
+        call = Call(endpoint=place, op=ops.STATUS, body={})
+        (answer,) = raise_first(run_blocking(channel.exchange([call], timeout_s=10)))
+    finally:
+        channel.close()
+    return int(answer.body["epoch"])

@@ -84,15 +84,42 @@ def test_two_services_do_not_see_one_another() -> None:
             assert newest.service_id == two.service_id
 
 
-def test_without_an_address_there_is_no_service_to_find(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_address_there_is_no_service_to_find(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("TRANSFERQUEUE_ADDRESS", raising=False)
-    with pytest.raises(errors.NoService, match=r"tq\.serve"):
+    monkeypatch.setenv("TRANSFERQUEUE_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(errors.NoService, match=r"start one with tq\.serve"):
         tq.connect()
+
+
+def test_a_service_of_another_process_is_named_and_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("TRANSFERQUEUE_ADDRESS", raising=False)
+    monkeypatch.setenv("TRANSFERQUEUE_RUNTIME_DIR", str(tmp_path))
+    with tq.serve(budget_bytes=8 << 20) as service:
+        monkeypatch.setattr("transferqueue.client.connecting.running_service", lambda: None)
+        with pytest.raises(errors.NoService, match=f"runs on this host {service.address}: pass"):
+            tq.connect()
 
 
 def test_a_directory_too_small_is_refused_with_the_size_and_the_setting() -> None:
     with pytest.raises(errors.ArenaTooSmall, match=r"--shm-size=.*arena_dir"):
         tq.serve(budget_bytes=1 << 50)
+
+
+def test_the_size_that_it_names_is_that_of_all_shards_together() -> None:
+    with pytest.raises(errors.ArenaTooSmall) as caught:
+        tq.serve(shards=2, budget_bytes=1 << 50)
+    assert f"--shm-size={(2 << 50) >> 20}m" in str(caught.value)
+    assert f"for each of 2 shards, {2 << 50:,} in all" in str(caught.value)
+
+
+def test_of_a_folder_that_is_no_shared_memory_no_size_of_that_is_named(tmp_path: Path) -> None:
+    with pytest.raises(errors.ArenaTooSmall, match=r"Make room there \(\d+ MiB in all\)") as caught:
+        tq.serve(budget_bytes=1 << 50, arena_dir=str(tmp_path))
+    assert "--shm-size" not in str(caught.value)
 
 
 def test_a_directory_of_another_place_is_used(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,39 @@ def test_tensors_inside_objects_and_meta_info_carry_themselves_only(
     back = copied(data)
     assert back == data
     assert type(back.non_tensor_batch["o"][0]["b"]) is tuple
+
+
+def test_a_row_taken_by_its_number_does_not_carry_the_batch(
+    objects: Callable[..., np.ndarray],
+) -> None:
+    cells = torch.arange(10_000)
+    parent = DataProto.from_dict(
+        tensors={"x": torch.zeros(100, 1000), "ids": torch.arange(100)},
+        non_tensors={"o": objects(*({"t": cells[i : i + 1]} for i in range(100)))},
+        meta_info={"first": cells[:1]},
+    )
+    row = parent[7]
+    assert len(pickle.dumps(row)) < 10_000
+    back = copied(row)
+    assert back.batch.batch_size == torch.Size([])
+    assert int(back.batch["ids"]) == 7
+    assert back.non_tensor_batch["o"] == {"t": torch.tensor([7])}
+    assert back.meta_info == {"first": torch.tensor([0])}
+    shared = copy.copy(row)
+    shared.batch["ids"].fill_(-1)
+    assert int(parent.batch["ids"][7]) == -1
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_each_row_of_every_kind_survives(batch: DataProto, protocol: int) -> None:
+    for row in batch:
+        back = copied(row, protocol)
+        assert back.meta_info.keys() == row.meta_info.keys()
+        assert back.batch.keys() == row.batch.keys()
+        for name, value in row.batch.items():
+            if isinstance(value, torch.Tensor):
+                assert back.batch[name].dtype == value.dtype
+                assert torch.equal(back.batch[name], value)
 
 
 def test_what_has_no_parent_is_pickled_as_it_is(objects: Callable[..., np.ndarray]) -> None:

@@ -46,6 +46,13 @@ def test_a_pickle_is_as_small_as_a_handle_also_of_columns_that_were_touched(
         view.prefetch()
 
 
+def test_a_row_taken_by_its_number_is_sent_alone(view: LazyDataProto) -> None:
+    row = view[3]
+    sent_bytes = pickle.dumps(row)
+    assert len(sent_bytes) < 4096
+    assert pickle.loads(sent_bytes).batch["ids"].tolist() == list(range(192, 256))
+
+
 def test_what_arrives_is_a_view_that_fetches_for_itself(
     client: FakeClient, view: LazyDataProto
 ) -> None:

@@ -212,6 +212,12 @@ def test_a_cluster_that_may_get_nodes_is_waited_for(
     assert "waits 1 s for nodes" in caplog.text
 
 
+def test_without_a_connected_ray_it_says_what_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(ConfigError, match=r"call ray\.init\(\) first"):
+        RayWorkerGroup(2, Critic)
+
+
 def test_the_pool_of_the_readme_runs_as_it_is_printed(
     pool: ResourcePool, client: tq.Client, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,10 @@ the process was killed        nothing is owed unless ``outlives_process``. Then 
 ``close``                     views that were given out stay valid; later calls raise `Closed`
 ============================  ====================================================================
 
+A shard that is started again does not wait for a store that is away: what did not outlive its
+process is opened on a thread, again and again until that succeeds, and serves from then on
+(`AwayBackend`).
+
 Foreign errors become ours here: a missing library, server or setting is a `ConfigError` from
 ``open`` that names the package, the command or the port; a store that stops answering, or a device
 that cannot write, raises `ServiceFailed`. Never a hang: whatever waits has a deadline.
@@ -153,6 +157,12 @@ class Backend(Closing):
     @abstractmethod
     def open(cls, config: BackendConfig) -> Self:
         """Start, ready for ``reserve``. `ConfigError` or `ServiceFailed` when that cannot be."""
+
+    @classmethod
+    def how_to_start(cls, config: BackendConfig) -> str:
+        """For who reads that the store is away: where it was looked for, and what starts it."""
+        del config
+        return ""
 
     @property
     @abstractmethod

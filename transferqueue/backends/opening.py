@@ -7,7 +7,6 @@ use without it, for the journal is there. What another one has lost is lost alon
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,14 +15,14 @@ from transferqueue.backends.base import Capabilities
 from transferqueue.backends.registry import load_backend, open_backend
 from transferqueue.backends.several import Member, SeveralBackends
 from transferqueue.config import SPILL_NAME, OtherBackend, SpillConfig
-from transferqueue.errors import ConfigError, ServiceFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transferqueue.backends.base import Backend, BackendConfig
 
-_log = logging.getLogger(__name__)
+WAIT_S = 1.0
+"""Most stores that are there are open within it, and nobody hears that they were not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +35,8 @@ class StorageConfig:
     """Of the default one; the others differ by what they say themselves."""
     others: Sequence[OtherBackend] = ()
     spill: SpillConfig | None = None
+    wait_s: float = WAIT_S
+    """For a store that may be away, before the shard serves without it."""
 
     @property
     def budget_bytes(self) -> int:
@@ -44,11 +45,13 @@ class StorageConfig:
 
     def opened(self, *, recover: bool) -> SeveralBackends:
         """All of them, or none where one cannot be: `ConfigError` or `ServiceFailed` of that. When
-        the shard is started again, one beside the default one whose store is away is no obstacle:
+        the shard is started again, one whose rows ended with its process anyway is no obstacle:
         see `AwayBackend`."""
+        wanted = self._wanted()
+        recover = recover and any(_outlives_process(backend) for _, backend, _ in wanted)
         found: list[Member] = []
         try:
-            for name, backend, config in self._wanted():
+            for name, backend, config in wanted:
                 opened = self._open(name, backend, replace(config, recover=recover))
                 member = Member(name=name, backend=opened, budget_bytes=config.budget_bytes)
                 found.append(member)
@@ -64,13 +67,15 @@ class StorageConfig:
         return several
 
     def _open(self, name: str, backend: str, config: BackendConfig) -> Backend:
-        try:
+        if not config.epoch or _outlives_process(backend):
             return open_backend(backend, config)
-        except (ConfigError, ServiceFailed) as error:
-            if name == self.backend or not config.epoch or _outlives_process(backend):
-                raise
-            _log.error("shard %d goes on without backend %r: %s", config.slot, name, error)
-            return AwayBackend(name, config.budget_bytes, str(error))
+        away = AwayBackend(
+            name,
+            config,
+            lambda: open_backend(backend, config),
+            what_to_do=load_backend(backend).how_to_start(config),
+        )
+        return away.at_once(self.wait_s)
 
     def _wanted(self) -> list[tuple[str, str, BackendConfig]]:
         """Name, entry point and settings of each, the default one first."""

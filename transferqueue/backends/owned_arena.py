@@ -129,4 +129,6 @@ def _check_room(address: ArenaAddress) -> None:
     promised = promised_bytes(address.directory, apart_from=address.stem)
     available = max(0, found.f_bavail * found.f_frsize - promised)
     if address.capacity_bytes > available:
-        raise ArenaTooSmall(address.directory, address.capacity_bytes, available)
+        raise ArenaTooSmall(
+            address.directory, address.capacity_bytes, available, found.f_blocks * found.f_frsize
+        )

@@ -13,6 +13,7 @@ raylet has died, so the shard ends with it.
 from __future__ import annotations
 
 import socket
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -39,6 +40,10 @@ CALL_S = 10.0
 
 START_S = 30.0
 FAREWELL_S = 2.0
+
+_CONNECTING = threading.Lock()
+"""Ray finds out after a minute that a cluster has no node on this host, and takes no second call
+meanwhile: the next one waits for its end."""
 
 SHARED_FROM_BYTES = 128 << 10
 """Smaller objects Ray keeps in the process that owns them, and copies them out."""
@@ -72,6 +77,10 @@ class RayBackend(ObjectBackend):
         self._calls = DeadlineCalls(self._name, options.timeout_s)
 
     @classmethod
+    def how_to_start(cls, config: BackendConfig) -> str:
+        return _how_to_start(RayOptions.of(config.options).address)
+
+    @classmethod
     def open(cls, config: BackendConfig) -> Self:
         """`ConfigError` that names the package or the command when one of them is not there."""
         options = RayOptions.of(config.options)
@@ -84,20 +93,19 @@ class RayBackend(ObjectBackend):
         return backend
 
     def _connect(self) -> None:
-        if self._ray.is_initialized():
-            return
         address = self._options.address
 
         def connect() -> None:
-            _probe(address)
-            self._ray.init(address=address, log_to_driver=False, logging_level="warning")
+            with _CONNECTING:
+                if not self._ray.is_initialized():
+                    _probe(address)
+                    self._ray.init(address=address, log_to_driver=False, logging_level="warning")
 
         try:
             self._calls.make(connect, START_S)
         except (ServiceFailed, OSError, RuntimeError, ValueError) as error:
             raise ConfigError(
-                f"backend 'ray': no Ray at {address!r} ({error}); start one on this host with: "
-                f"ray start --head --port=6379, or name its address in the options"
+                f"backend 'ray': no Ray at {address!r} ({error}); {_how_to_start(address)}"
             ) from error
 
     # -- objects --------------------------------------------------------------------------------
@@ -159,6 +167,13 @@ class RayBackend(ObjectBackend):
         super().close(keep=keep)
         self._forget_slabs()
         self._calls.close(FAREWELL_S)
+
+
+def _how_to_start(address: str) -> str:
+    return (
+        f"start one on this host with: ray start --head --port=6379, or name its address in the "
+        f"options (now {address!r})"
+    )
 
 
 def _probe(address: str) -> None:

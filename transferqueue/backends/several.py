@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from transferqueue.backends.away import AwayBackend
 from transferqueue.backends.base import Backend
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from transferqueue.backends.base import BackendConfig, Capabilities
     from transferqueue.devices.slots import SlotTable
+    from transferqueue.errors import ServiceFailed
 
     Int64s = NDArray[np.int64]
     Ranges = tuple[Int64s, Int64s]
@@ -86,6 +88,11 @@ class SeveralBackends(Backend):
     def number_of(self, name: str) -> int | None:
         """``None``: there is none of this name."""
         return self.names.index(name) if name in self.names else None
+
+    def absence(self, number: int) -> ServiceFailed | None:
+        """Why it cannot be used now: its store is away. ``None``: it is not."""
+        one = self._all[number]
+        return one.absence() if isinstance(one, AwayBackend) else None
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]

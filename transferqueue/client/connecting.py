@@ -191,13 +191,19 @@ def _locate(address: str | None, keys: ClientKeys | None) -> tuple[str, ClientKe
     if address is None:
         connection = _ray_connection()
         if connection is None:
-            raise NoService([f"${ADDRESS_VARIABLE}", "this process", "Ray"])
+            raise NoService([f"${ADDRESS_VARIABLE}", "this process", "Ray"], _running_elsewhere())
         return connection.address, keys or connection.keys
     if not address.startswith(("ipc://", "tcp://", "inproc://")):
         raise ConfigError(f"an address starts with ipc:// or tcp://, got {address!r}")
     if address.startswith("tcp://") and keys is None:
         keys = _find_keys(address)
     return address, keys
+
+
+def _running_elsewhere() -> list[str]:
+    """Services that other processes of this user have started on this host. They are not taken
+    without being named: they may be another job's."""
+    return [service.endpoints[0] for service in running_services()]
 
 
 def _ray_connection() -> RayConnection | None:

@@ -115,8 +115,9 @@ class CopyLinks:
             incarnation_of=self._incarnation_of,
             now_s=now_s,
         )
-        self._write_down()
         at = self._copies.at(slot)
+        hosted = [self._hosted(of, self._shards[slot].incarnation) for of in at.hosted]
+        self._write_down()  # before anybody hears of it
         return {
             "guard": self._address(self._copies.of(slot).guard),
             "recorded": int(record["number"]) if is_recorded else None,
@@ -125,20 +126,20 @@ class CopyLinks:
                 for of, generation in said["relied_on"]
             ],
             "kept": [*at.guarded, *at.copies],
-            "hosted": [self._hosted(of) for of in at.hosted],
+            "hosted": hosted,
         }
 
     def _incarnation_of(self, slot: int) -> str | None:
         shard = self._shards.get(slot)
         return None if shard is None else shard.incarnation
 
-    def _hosted(self, slot: int) -> dict[str, Any]:
-        """With which a process begins to serve a slot."""
+    def _hosted(self, slot: int, incarnation: str) -> dict[str, Any]:
+        """With which the process of this incarnation begins to serve a slot."""
         known, uids = self._copies.of(slot), self._uids_of(slot)
         return {
             "slot": slot,
             "lineage": known.lineage,
-            "epoch": known.epoch + 1,
+            "epoch": self._copies.begin(slot, incarnation),
             "uids": None if uids is None else [uids.start, uids.stop],
         }
 

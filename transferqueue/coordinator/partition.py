@@ -22,6 +22,7 @@ from transferqueue.coordinator.lifetimes import Lifetimes
 from transferqueue.coordinator.quotas import Quota
 from transferqueue.coordinator.row_set import NO_ROWS, Rows
 from transferqueue.coordinator.selects import Selects
+from transferqueue.coordinator.shortages import shortage_hint
 from transferqueue.coordinator.staleness import Staleness
 from transferqueue.coordinator.table import RowState, Table
 from transferqueue.coordinator.tags import TagTable
@@ -32,7 +33,6 @@ from transferqueue.coordinator.waiters import (
     PutWaiter,
     SelectWaiter,
     Waiter,
-    unknown_field_hint,
 )
 from transferqueue.errors import RowsGone, RowsLost, TagTypeMismatch
 
@@ -411,7 +411,7 @@ class Partition:
             refusal = self.quota.give_up(waiter, holders(self.policy, self.table))
             return [refusal, *self.settle(now_s)]
         assert isinstance(waiter, (ClaimWaiter, CellWaiter, SelectWaiter))
-        hint = hint or unknown_field_hint(self.name, self.table, waiter.fields)
+        hint = hint or shortage_hint(self.name, self.table, waiter)
         if isinstance(waiter, CellWaiter):
             return [self.cells.give_up(waiter, now_s, hint)]
         if isinstance(waiter, SelectWaiter):

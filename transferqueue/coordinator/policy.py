@@ -195,9 +195,9 @@ class PartitionPolicy:
                 if name in values:
                     values[name] = _names(name, values[name])
             if "retention" in values:
-                values["retention"] = Retention(values["retention"])
+                values["retention"] = _choice("retention", Retention, values["retention"])
             if "on_stale" in values:
-                values["on_stale"] = StaleRows(values["on_stale"])
+                values["on_stale"] = _choice("on_stale", StaleRows, values["on_stale"])
             if isinstance(values.get("backend"), str):
                 values["backend"] = {EVERY_OTHER: values["backend"]}
             if values.get("samples_per_insert") is not None:
@@ -207,6 +207,14 @@ class PartitionPolicy:
             raise
         except (TypeError, ValueError, AttributeError) as err:
             raise InvalidInput(f"partition settings: {err}") from err
+
+
+def _choice(what: str, choices: type[StrEnum], value: Any) -> StrEnum:
+    try:
+        return choices(value)
+    except ValueError:
+        known = [choice.value for choice in choices]
+        raise InvalidInput(f"{what} must be one of {known}, got {value!r:.80}") from None
 
 
 def _names(what: str, value: Any) -> tuple[str, ...]:

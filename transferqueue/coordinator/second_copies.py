@@ -57,12 +57,14 @@ class Copy:
 
 @dataclass(slots=True, kw_only=True)
 class SlotCopies:
-    """What is known of one slot. All but ``relied_on_s`` and ``refused_s`` is written down."""
+    """What is known of one slot. All but the last three is written down."""
 
     guard: int | None = None
     copy: Copy | None = None
     epoch: int = 0
-    """The number of its newest process."""
+    """The number of its newest process, as that said."""
+    begun: int = 0
+    """The highest number of a process that has come, or was to begin in another shard's."""
     host: int | None = None
     """The slot in whose process it is served, since it was taken over."""
     lineage: str = ""
@@ -71,12 +73,15 @@ class SlotCopies:
     """Until when the guard may read from the mirror."""
     refused_s: float = -math.inf
     """When its home last asked to go on alone, and had to wait for that."""
+    begun_in: str = ""
+    """The incarnation of the host that was given the number ``begun``."""
 
     def to_plain(self) -> dict[str, Any]:
         return {
             "guard": self.guard,
             "copy": None if self.copy is None else self.copy.to_plain(),
             "epoch": self.epoch,
+            "begun": self.begun,
             "host": self.host,
             "lineage": self.lineage,
         }
@@ -90,6 +95,7 @@ class SlotCopies:
             if copy is None
             else Copy(guard=copy[0], incarnation=copy[1], generation=copy[2]),
             epoch=int(plain["epoch"]),
+            begun=int(plain["begun"]),
             host=plain["host"],
             lineage=str(plain["lineage"]),
         )
@@ -173,6 +179,9 @@ class SecondCopies:
         """What the home of the slot wants written down. False: not yet. ``incarnation_of``: the
         process that was heard of as the shard of a slot."""
         known = self.of(slot)
+        if epoch > known.begun:  # it has clients from now on, also when it has to wait here
+            known.begun = epoch
+            self._note(slot)
         made = None
         if copy is None:
             if now_s < known.relied_on_s:
@@ -188,6 +197,19 @@ class SecondCopies:
             known.copy, known.epoch = made, epoch
             self._note(slot)
         return True
+
+    def begin(self, slot: int, incarnation: str) -> int:
+        """The number with which the host of this incarnation begins to serve the slot: one for each
+        process of a host. It counts when it is given, not when the new home says it. A home may
+        wait for its record (`record`), be killed meanwhile, and have had clients by then; without
+        its arena the next one would give the same numbers to other puts and leases, and a client
+        that goes on with its own would commit, or give back, somebody else's."""
+        known = self.of(slot)
+        if known.begun_in != incarnation:
+            known.begun += 1
+            known.begun_in = incarnation
+            self._note(slot)
+        return known.begun
 
     def rely_on(self, slot: int, generation: str, incarnation: str, now_s: float) -> bool:
         """Whether the guard of this incarnation may read from a mirror for a while. No more while
@@ -258,7 +280,7 @@ class SecondCopies:
         if copy is None or place is None or not is_there or place.incarnation != copy.incarnation:
             return False
         known = self.of(slot)
-        known.host, known.lineage = copy.guard, secrets.token_hex(8)
+        known.host, known.lineage, known.begun_in = copy.guard, secrets.token_hex(8), ""
         self._note(slot)
         self._leave(slot)
         return True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transferqueue.coordinator.effects import Refuse
-from transferqueue.errors import UID_SAMPLE, NotReady, RowsGone, RowsLost, near_names
+from transferqueue.errors import UID_SAMPLE, NotReady, RowsGone, RowsLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -126,14 +126,3 @@ def lost_rows(waiter: Waiter, uids: Uids, slot: int, homes: Homes) -> Refuse | N
     if not num_lost:
         return None
     return Refuse(waiter_id=waiter.waiter_id, error=RowsLost(num_lost, len(uids), [slot]))
-
-
-def unknown_field_hint(partition: str, table: Table, fields: Iterable[str]) -> str:
-    """What may be wrong with a wait for these fields, "" if nothing seems to be."""
-    known = list(table.fields)
-    unknown = [field for field in fields if known and field not in known]
-    if not unknown:
-        return ""
-    near = near_names(unknown[0], known)
-    hint = f", did you mean {near[0]!r}" if near else ""
-    return f"no sample of partition {partition!r} has had {unknown[0]!r}{hint}"

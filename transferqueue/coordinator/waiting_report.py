@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.coordinator.holders import holders
+from transferqueue.coordinator.shortages import groups_rule, unknown_field_hint
 from transferqueue.coordinator.table import TaskState
-from transferqueue.coordinator.waiters import unknown_field_hint
 from transferqueue.net.peer_names import peer_name
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _why_claim(
         return f"{supply.num_rows} samples that the task has not taken match, {claim.n} are wanted"
     grouping = claim.sampler.grouping
     if grouping is not None and not lacking:
-        return f"only complete groups count: {grouping.size} samples of one {grouping.tag!r}"
+        return groups_rule(grouping)
     return lacking or "too few samples have all of the fields"
 
 

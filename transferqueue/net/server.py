@@ -20,7 +20,7 @@ from transferqueue.errors import InvalidInput, Malformed, TransferQueueError, Wi
 from transferqueue.net.access import Access
 from transferqueue.net.calls import CANCEL, RESUME, UNKNOWN, WORKING
 from transferqueue.net.contexts import Contexts
-from transferqueue.net.keys import KeyCheck, ServiceKeys
+from transferqueue.net.door import Door
 from transferqueue.net.latencies import Latencies
 from transferqueue.net.peer_names import peer_name
 from transferqueue.net.replies import AnswerLog
@@ -44,6 +44,7 @@ from transferqueue.wire.format import (
 from transferqueue.wire.ops import TRACE, WAS
 
 if TYPE_CHECKING:
+    from transferqueue.net.keys import ServiceKeys
     from transferqueue.net.stream import StreamSender
     from transferqueue.tracing.base import RequestSpans
 
@@ -146,7 +147,7 @@ class Server:
         self._context = self._contexts.of(endpoints[0])
         self._poller = zmq.Poller()
         self._on_readable: dict[object, Callable[[], None]] = {}
-        self._key_check: KeyCheck | None = None
+        self._door: Door | None = None
         self._access = Access(keys.grants if keys else {})
         self._router = self._contexts.keep(new_router(self._context))
         self._pipe_read, self._pipe_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -164,19 +165,19 @@ class Server:
         """Bind all; the ones that CURVE guards last, since its options hold for later binds."""
         bound: list[str] = []
         for endpoint in sorted(endpoints, key=lambda name: name.startswith("tcp://")):
-            if endpoint.startswith("tcp://") and self._key_check is None:
+            if endpoint.startswith("tcp://") and self._door is None:
                 if keys is None:
                     raise ValueError(f"a TCP endpoint needs keys: {endpoint}")
-                self._key_check = KeyCheck(self._context, keys)
-                self.watch(self._contexts.keep(self._key_check.socket), self._key_check.answer)
-                keys.apply(self._router)
+                self._door = Door(self._contexts, self._context, self._router, keys, self.refusals)
+                for readable, callback in self._door.sockets():
+                    self.watch(readable, callback)
             bound.append(bind_to(self._router, endpoint))
         return bound
 
     @property
     def num_keys_refused(self) -> int:
-        """TCP peers that came without the key."""
-        return self._key_check.num_refused if self._key_check else 0
+        """TCP connections without the key, or with another service's."""
+        return self._door.num_keys_refused if self._door else 0
 
     def add_handlers(self, handlers: Mapping[str, Handler]) -> None:
         """Serve more operations; before `run`."""
@@ -241,7 +242,7 @@ class Server:
         for _ in range(MAX_BURST):
             if not may_receive(self._router):
                 return
-            may_have_key = self._key_check is not None
+            may_have_key = self._door is not None
             self._take(*receive_with_key(self._router, may_have_key=may_have_key))
 
     def _take(self, frames: list[memoryview], key_name: str | None) -> None:
@@ -407,11 +408,11 @@ class Server:
             return
         if self.spans is not None:
             self.spans.close()
+        if self._door is not None:
+            self._door.close()
         with self._pipe_lock:
             self._router.close()
             os.close(self._pipe_read)
             os.close(self._pipe_write)
-        if self._key_check is not None:
-            self._key_check.close()
         self._contexts.close_sockets()
         self._contexts.close()

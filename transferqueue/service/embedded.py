@@ -18,7 +18,7 @@ from transferqueue.errors import ConfigError
 from transferqueue.html import table_html
 from transferqueue.net.keys import ClientKeys, ServiceKeys
 from transferqueue.service.child import sampler_settings, tracing_settings
-from transferqueue.service.readiness import wait_in_step
+from transferqueue.service.readiness import room_for, wait_in_step
 from transferqueue.service.runtime_dir import RuntimeDir
 from transferqueue.service.supervisor import Supervisor
 from transferqueue.service.threads import ServerThreads
@@ -60,7 +60,8 @@ class Service(Closing):
             )
         self._keys = ServiceKeys.generate(encrypted=config.encrypt, readers=config.read_keys)
         try:
-            self._endpoints = self._start()
+            with room_for(config.shards):
+                self._endpoints = self._start()
             if config.replicas > 1 and plan is None:
                 wait_in_step(
                     self.address,

@@ -19,6 +19,7 @@ from transferqueue.errors import ConfigError, ServiceFailed, TransferQueueError
 from transferqueue.net.keys import ServiceKeys
 from transferqueue.net.sync_channel import run_blocking
 from transferqueue.service.child import tracing_settings
+from transferqueue.service.readiness import room_for
 from transferqueue.service.runtime_dir import RuntimeDir
 from transferqueue.service.supervisor import Supervisor
 
@@ -72,7 +73,8 @@ class JoinedShards(Closing):
             self._runtime_dir.path, start_timeout_s=config.start_timeout_s
         )
         try:
-            self._start()
+            with room_for(config.shards):
+                self._start()
         except BaseException:
             self.close()
             raise

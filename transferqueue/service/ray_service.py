@@ -37,7 +37,7 @@ from transferqueue.service.ray_actors import (
 )
 from transferqueue.service.ray_nodes import NodeWatch, alive_nodes, chosen_nodes
 from transferqueue.service.ray_supervisor import RayConnection, SupervisorActor
-from transferqueue.service.readiness import wait_in_step, wait_registered
+from transferqueue.service.readiness import room_for, wait_in_step, wait_registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -103,7 +103,8 @@ class RayService(Closing):
             self.service_id = self._plan.service_id
         self._actors = _Actors(coordinator=None)
         try:
-            self._connection = self._start(nodes)
+            with room_for(shards_per_node):
+                self._connection = self._start(nodes)
             if self.config.replicas > 1 and self._plan is None:
                 wait_in_step(
                     self.address,
@@ -217,7 +218,8 @@ class RayService(Closing):
                 self._given_slot(): node for node in new for _ in range(self._shards_per_node)
             }
             try:
-                self._start_shards(places)
+                with room_for(self._shards_per_node):
+                    self._start_shards(places)
                 timeout_s = self.config.start_timeout_s
                 wait_registered(self.address, self.client_keys, [*places], timeout_s=timeout_s)
             except BaseException:

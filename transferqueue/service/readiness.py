@@ -1,20 +1,32 @@
 """When shards that were started can be used: once the coordinator tells clients of them, and, in a
-service with two copies of each row, once both are kept.
+service with two copies of each row, once both are kept. And why they cannot, in the terms of who
+starts them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from transferqueue.errors import ServiceFailed
+from transferqueue.errors import ArenaTooSmall, ServiceFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from transferqueue.net.keys import ClientKeys
 
 POLL_EVERY_S = 0.02
+
+
+@contextlib.contextmanager
+def room_for(shards_per_host: int) -> Iterator[None]:
+    """A shard whose directory is too small knows of itself alone: who starts several on one host
+    needs room for all of them."""
+    try:
+        yield
+    except ArenaTooSmall as error:
+        raise error.of_each(shards_per_host) from None
 
 
 def wait_registered(

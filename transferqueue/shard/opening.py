@@ -45,6 +45,11 @@ on: more than 2**32 rows of one process would be needed to reach them. In a rest
 shards have fewer uids, it is at most a 64th of them."""
 
 
+FETCH_WAIT_S = 10.0
+"""For a store that may be away, where there are second copies: rows that come back from one need
+their place, and until they do gets are served from it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """A shard that is ready to serve."""
@@ -95,6 +100,8 @@ def open_shard(
     if beginning is None:
         beginning = Beginning.of_slot(slot)
     storage = replace(storage, config=replace(storage.config, epoch=epoch))
+    if fetch is not None:
+        storage = replace(storage, wait_s=FETCH_WAIT_S)
     opened = storage.opened(recover=epoch > 0)
     found = _recovered(opened, slot) if opened.recovered else None
     if found is not None and found.num_lost and fetch is not None and fetch.is_there():

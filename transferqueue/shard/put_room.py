@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from transferqueue.backends.several import SeveralBackends
+    from transferqueue.errors import ServiceFailed
     from transferqueue.shard.waiting_puts import WaitingPut
 
 
@@ -49,8 +50,13 @@ class PutRoom:
             return ()
         return tuple(at for at, nbytes in needs.items() if nbytes > self.left_bytes(at))
 
-    def full(self, put: WaitingPut, waited_s: float) -> StorageFull:
-        """Of the backend that has least room for what the put brings there."""
+    def full(self, put: WaitingPut, waited_s: float) -> StorageFull | ServiceFailed:
+        """Of the backend that has least room for what the put brings there; of one that is away,
+        if it needs that."""
+        for at in put.needs:
+            absence = self._backend.absence(at)
+            if absence is not None:
+                return absence
         left = {at: self.left_bytes(at) for at in put.needs}
         worst = min(put.needs, key=lambda at: left[at] - put.needs[at])
         return StorageFull(

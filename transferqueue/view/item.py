@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from transferqueue.view import serialization
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -14,7 +16,7 @@ class DataProtoItem:
     """One row: what ``DataProto[i]`` and iteration give.
 
     Its tensors are views of the batch's; its dicts are its own. Mutable, as callers written
-    against verl expect.
+    against verl expect. A pickle has this row alone, never the batch that it was taken from.
     """
 
     batch: TensorDict | None = None
@@ -23,3 +25,21 @@ class DataProtoItem:
     """The row's cell of each array."""
     meta_info: dict[str, Any] = field(default_factory=dict)
     """The batch's."""
+
+    def __copy__(self) -> Self:
+        """The same columns, not a copy of them."""
+        return replace(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        batch = self.batch
+        return {
+            "batch": None if batch is None else serialization.serialize_tensordict(batch),
+            "non_tensor_batch": serialization.without_parents(dict(self.non_tensor_batch)),
+            "meta_info": serialization.without_parents(self.meta_info),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        encoded = state["batch"]
+        self.batch = None if encoded is None else serialization.adopt_tensordict(encoded)
+        self.non_tensor_batch = state["non_tensor_batch"]
+        self.meta_info = state["meta_info"]

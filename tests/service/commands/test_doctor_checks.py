@@ -36,12 +36,12 @@ HOST = HostFacts(
     runtime_dir="/tmp/transferqueue-0",
 )
 SHARD: dict[str, Any] = {"slot": 0, "used_bytes": 1, "budget_bytes": 100, "epoch": 0,
-                         "keys_refused": 0}  # fmt: skip
+                         "keys_refused": 0, "refusals": {}}  # fmt: skip
 LINK = {"slot": 0, "way": "shm", "endpoint": "ipc:///s", "same_host": True, "why_not_better": ""}
 SERVICE = ServiceFacts(
     address="ipc:///c",
     answer_s=0.002,
-    status={"service_id": "s", "shards": [SHARD], "keys_refused": 0},
+    status={"service_id": "s", "shards": [SHARD], "keys_refused": 0, "refusals": {}},
     waits={"waits": []},
     links=[LINK],
     endpoints=[Endpoint(peer="shard 0", address="ipc:///s", is_reached=True)],
@@ -99,6 +99,9 @@ def test_what_is_wrong_with_a_service_is_said_with_the_way_out() -> None:
         ({"status": {**SERVICE.status, "shards": [{**SHARD, "used_bytes": 99}]}},
          [("space", Health.WARN)]),
         ({"status": {**SERVICE.status, "keys_refused": 3}}, [("strangers", Health.WARN)]),
+        ({"status": {**SERVICE.status, "refusals": {"WireError": 3}}},
+         [("strangers", Health.WARN)]),
+        ({"status": {**SERVICE.status, "refusals": {"HandshakeCut": 3}}}, []),
         ({"links": [tcp]}, [("way to shard 0", Health.WARN)]),
         ({"endpoints": [closed]}, [("ports", Health.WARN)]),
         ({"endpoints": [closed], "links": [{**tcp, "same_host": False}]},

@@ -27,7 +27,9 @@ KEYS = {
     "partitions": "by name: rows, bytes, fields (field -> samples that have it), tasks (free, "
     "claimed, acked, dead_letter), waiting (claims, cells, selects, puts), rows_put, "
     "rows_handed_out, policy",
-    "shards": "a list: slot, rows, used_bytes, budget_bytes, leases, puts_waiting, backend, spill, "
+    "shards": "a list: slot, rows, used_bytes, budget_bytes, leases, puts_waiting, backend, "
+    "backends (by name; of one whose store is away also away, which says why, away_since_s and "
+    "times_looked), spill, "
     "copies (nil: one of each row; else guard, phase, is_complete, bytes_to_copy, kept), "
     "moved (bytes by field and way), requests, refusals, latencies",
     "shards_away": "a list: slots whose shard says nothing, and whose second copies are read",
@@ -73,6 +75,8 @@ def show(report: Mapping[str, Any]) -> None:
     if report["shards_away"]:
         away = ", ".join(map(str, report["shards_away"]))
         screen.print(f"away: shards {away}; their second copies are read")
+    for line in _backends_away(report["shards"]):
+        screen.print(line, markup=False)
     for line in _ways(report["ways"]):
         screen.print(line)
     screen.print()
@@ -114,6 +118,18 @@ def _ways(links: Sequence[Mapping[str, Any]]) -> list[str]:
             how += f" (not better: {link['why_not_better']})"
         alike.setdefault(how, []).append(str(link["slot"]))
     return [f"bytes of shard {', '.join(slots)} come here {how}" for how, slots in alike.items()]
+
+
+def _backends_away(shards: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each backend whose store is away."""
+    return [
+        f"shard {shard['slot']}: backend {name!r} is away since "
+        f"{span(shard['time_s'] - backend['away_since_s'])}, looked for "
+        f"{backend['times_looked']} times: {backend['away']}"
+        for shard in shards
+        for name, backend in shard["backends"].items()
+        if "away" in backend
+    ]
 
 
 def _on_disk(shard: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from transferqueue.errors import WireError
 from transferqueue.service.doctor.check import Check, fail, ok, warn
 
 if TYPE_CHECKING:
@@ -131,11 +132,16 @@ def _waits(facts: ServiceFacts) -> Check:
 
 def _strangers(facts: ServiceFacts) -> Check:
     reports = [facts.status, *facts.status["shards"]]
-    num = sum(report["keys_refused"] for report in reports)
-    if num:
+    num_keyless = sum(report["keys_refused"] for report in reports)
+    num_foreign = sum(report["refusals"].get(WireError.__name__, 0) for report in reports)
+    found = [
+        *([f"{num_keyless} TCP connections came without the key"] if num_keyless else []),
+        *([f"{num_foreign} TCP connections spoke another protocol"] if num_foreign else []),
+    ]
+    if found:
         return warn(
             "strangers",
-            f"{num} TCP connections came without the key",
+            ", ".join(found),
             "a client with the key of an earlier start, or somebody who scans ports",
         )
     return ok("strangers", "nobody came without the key")
