@@ -333,7 +333,8 @@ def test_stalled_readers_of_scattered_rows_do_not_fill_the_memory(
         got = {}
         while len(got) < 32:
             answer = reader.receive()
-            got[answer.request_id] = b"".join(map(bytes, answer.frames))
+            if answer.op != RESUME:  # a word that one that waits for credit is not forgotten
+                got[answer.request_id] = b"".join(map(bytes, answer.frames))
         rows = np.frombuffer(b"".join(got[i] for i in sorted(got)), np.uint8)
         assert (rows.reshape(len(uids), -1)[order].reshape(-1) == content).all()
         reader.close()
