@@ -307,6 +307,8 @@ class Home:
             return False
         for address, cells in zip(reservation.addresses.tolist(), put.cells.values(), strict=True):
             self.backend.write(address, memoryview(b"".join(cells)))
+        sizes = [column.nbytes for column in reservation.plan.columns]
+        self.backend.seal(reservation.addresses, np.array(sizes, np.int64))
         self.waiting.append(put)
 
         def carry_out() -> None:
