@@ -267,6 +267,20 @@ def test_a_successor_gives_back_what_nobody_wants_any_more(tmp_path: Path) -> No
         assert stored(backend) <= MIB + 64 * 1024
 
 
+def test_the_page_that_a_successor_adopted_a_part_of_goes_back_with_that_part(
+    tmp_path: Path,
+) -> None:
+    backend = DiskBackend.open(config(tmp_path, options={"keep_s": 0}))
+    kept = put(backend, bytes(PAGE_BYTES // 2))
+    backend.close(keep=True)
+    with DiskBackend.open(config(tmp_path, recover=True, options={"keep_s": 0})) as backend:
+        part = np.array([kept]), np.array([PAGE_BYTES // 2])
+        backend.adopt(*part)
+        assert stored(backend) == PAGE_BYTES
+        backend.free(*part)
+        assert stored(backend) == 0
+
+
 def test_a_device_that_cannot_write_fails_the_put_where_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

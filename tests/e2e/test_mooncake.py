@@ -212,6 +212,71 @@ def test_a_store_that_stands_still_does_not_keep_a_shard_from_serving_the_rest(
         check(client, client.put(rows(3), partition="images"), 3)
 
 
+def are_both_there(client: tq.Client) -> bool:
+    shards = client.status()["shards"]
+    return len(shards) == 2 and all(shard["copies"]["is_complete"] for shard in shards)
+
+
+def slot_of(handle: tq.BatchHandle) -> int:
+    return int(handle.uids[0]) >> 48
+
+
+def test_a_shard_with_second_copies_does_not_end_with_a_store_that_both_copies_lay_in(
+    master: Master, tmp_path: Path
+) -> None:
+    mooncake = {"budget_bytes": 32 * MIB, "options": {**master.options, "timeout_s": 1.0}}
+    with (
+        tq.serve(
+            shards=2, replicas=2, budget_bytes=32 * MIB, backends={"mooncake": mooncake}
+        ) as service,
+        tq.connect(service.address, timeout_s=20) as client,
+    ):
+        wait_until(lambda: are_both_there(client), timeout_s=20)
+        client.create_partition("images", backend={"pixels": "mooncake", "*": "shm"})
+        images = [client.put(rows(seed), partition="images") for seed in (1, 2)]
+        plain = [client.put(rows(seed), partition="plain") for seed in (3, 4)]
+        images.sort(key=slot_of)
+        assert [slot_of(handle) for handle in images] == [0, 1]
+        assert {slot_of(handle) for handle in plain} == {0, 1}
+        master.kill()
+        pid = service.pids["shard-0"]
+        os.kill(pid, signal.SIGKILL)
+        for seed, handle in enumerate(plain, start=3):
+            check(client, handle, seed)  # at first from the guard
+        wait_until(lambda: len(client.status()["shards"]) == 2, timeout_s=60)
+        assert not service.failures
+        assert service.num_restarts == 1
+        with pytest.raises(errors.RowsLost, match="4 of 4"):
+            client.get(images[0])
+        with pytest.raises(errors.ServiceFailed, match="mooncake at"):
+            client.get(images[1], fields=["pixels"])
+        for seed, handle in enumerate(plain, start=3):
+            check(client, handle, seed)
+        more = [client.put(rows(seed), partition="plain") for seed in (5, 6)]
+        wait_until(lambda: client.status()["shards"][0]["copies"]["is_complete"], timeout_s=20)
+        copies = client.status()["shards"][1]["copies"]
+        assert (copies["is_complete"], copies["phase"]) == (False, "a store is away")
+        with mooncake_master(tmp_path, like=master):
+            wait_until(lambda: "away" not in str(client.status()["shards"]), timeout_s=60)
+            wait_until(lambda: are_both_there(client), timeout_s=60)
+            wait_until(lambda: takes(client) and takes(client), timeout_s=40)
+            wait_until(lambda: are_both_there(client), timeout_s=60)
+            new = [client.put(rows(seed), partition="images") for seed in (7, 8)]
+            wait_until(lambda: are_both_there(client), timeout_s=60)
+            with pytest.raises(errors.BytesDamaged, match="does not have them any more"):
+                client.get(images[1], fields=["pixels"])
+            for name in ("shard-0", "shard-1"):
+                pid = service.pids[name]
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda name=name, pid=pid: service.pids[name] != pid, timeout_s=20)
+                for seed, handle in enumerate([*plain, *more, *new], start=3):
+                    check(client, handle, seed)
+                wait_until(lambda: are_both_there(client), timeout_s=60)
+            with pytest.raises(errors.RowsLost, match="4 of 4"):
+                client.get(images[1])
+        assert not service.failures
+
+
 def test_a_shard_of_this_alone_is_there_without_its_store_and_says_what_is_missing(
     master: Master, tmp_path: Path
 ) -> None:

@@ -200,9 +200,16 @@ class Register:
 class Guard:
     """A process that keeps mirrors."""
 
-    def __init__(self, budget_bytes: int, epoch: int) -> None:
-        self.backend = heap(budget_bytes)
-        choice = BackendChoice(self.backend.names, default=self.backend.default)
+    def __init__(
+        self,
+        budget_bytes: int,
+        epoch: int,
+        *,
+        backend: SeveralBackends | None = None,
+        choice: BackendChoice | None = None,
+    ) -> None:
+        self.backend = backend or heap(budget_bytes)
+        choice = choice or BackendChoice(self.backend.names, default=self.backend.default)
         self.keeper = Keeper(backend=self.backend, choice=choice, epoch=epoch, on_free=lambda: None)
         self.refused: set[int] = set()
         """Numbers of puts for which there was no room."""
@@ -300,6 +307,8 @@ class Home:
             return False
         for address, cells in zip(reservation.addresses.tolist(), put.cells.values(), strict=True):
             self.backend.write(address, memoryview(b"".join(cells)))
+        sizes = [column.nbytes for column in reservation.plan.columns]
+        self.backend.seal(reservation.addresses, np.array(sizes, np.int64))
         self.waiting.append(put)
 
         def carry_out() -> None:

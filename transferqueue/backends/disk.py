@@ -184,7 +184,11 @@ class DiskBackend(AllocatingBackend):
         self._file.give_back(self._kept.take_surplus(self._most_kept_bytes))
 
     def _emptied(self, freed: tuple[Int64s, Int64s]) -> list[Range]:
-        return emptied_pieces(freed, self._allocator.free_ranges(), self._sums.entries)
+        starts, ends = self._allocator.free_ranges()
+        if len(ends) and ends[-1] == self._allocator.frontier:
+            # What was adopted last may end within a page, of which nobody has the rest.
+            ends[-1] = -(-ends[-1] // PAGE_BYTES) * PAGE_BYTES
+        return emptied_pieces(freed, (starts, ends), self._sums.entries)
 
     @property
     def _most_kept_bytes(self) -> int:

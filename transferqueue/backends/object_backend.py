@@ -41,9 +41,17 @@ _ADDRESSES = 1 << 55
 class _Slab:
     nbytes: int
     extent: int
+    gap_at: int
+    """Where the addresses begin that are of no slab, between this one and the next."""
     staged: Bytes | None = None
     stored: Any = None
     """What the store knows the object by, from ``seal`` on."""
+
+
+def _with_gap(taken: Int64s) -> Int64s:
+    """Addresses that slabs of these extents take. No two touch: ranges of neighbours would be
+    joined to one, and no object has that."""
+    return np.where(taken > 0, extents(taken + 1), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +113,15 @@ class ObjectBackend(Backend):
 
     def reserve(self, nbytes: Sequence[int]) -> Int64s | None:
         self._refuse_closed()
-        taken = self.extents(nbytes).tolist()
-        if self._used + sum(taken) > self._capacity:
+        taken = self.extents(nbytes)
+        total = int(taken.sum())
+        if self._used + total > self._capacity:
             return None
-        addresses = [self._addresses.alloc_fresh(size) for size in nbytes]
-        for address, size, extent in zip(addresses, nbytes, taken, strict=True):
+        addresses = [self._addresses.alloc_fresh(size) for size in _with_gap(taken).tolist()]
+        for address, size, extent in zip(addresses, nbytes, taken.tolist(), strict=True):
             if size:
-                self._slabs.add(address, extent, _Slab(int(size), extent))
-        self._used += sum(taken)
+                self._slabs.add(address, extent, _Slab(int(size), extent, address + extent))
+        self._used += total
         return np.array(addresses, np.int64)
 
     def free(self, addresses: Int64s, nbytes: Int64s) -> None:
@@ -120,6 +129,9 @@ class ObjectBackend(Backend):
         self._addresses.free_many(addresses, nbytes)
         ended = self._slabs.free(np.asarray(addresses, np.int64), np.asarray(nbytes, np.int64))
         self._used -= sum(slab.extent for slab in ended)
+        gaps_at = np.array([slab.gap_at for slab in ended], np.int64)
+        taken = np.array([slab.extent for slab in ended], np.int64)
+        self._addresses.free_many(gaps_at, _with_gap(taken) - taken)
         stored = [slab.stored for slab in ended if slab.stored is not None]
         if stored:
             self._drop(stored)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transferqueue.memory.allocator import PAGE_ALIGN_FROM_BYTES
+from transferqueue.replication.lost_cells import Unreadable
 from transferqueue.shard.cut import cut
 from transferqueue.uids import encode_uids
 from transferqueue.wire.arrays import ArrayReader, ArrayWriter
@@ -23,9 +24,17 @@ from transferqueue.wire.put import ColumnPlan, PutPlan
 from transferqueue.wire.tags import write_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Collection,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from transferqueue.checkpoint.saved_rows import SavedColumn, SavedPartition
+    from transferqueue.replication.lost_cells import LostField
     from transferqueue.shard.store import Committed, Store
     from transferqueue.wire.format import Buffer
 
@@ -58,6 +67,8 @@ class Kind(StrEnum):
     """Rows were put of which there is no second copy: their uids are given."""
     CLEAR = "clear"
     STRIP = "strip"
+    LOST = "lost"
+    """There are no bytes of these cells any more. In the place of what was left of their put."""
     COPIED = "copied"
     """All that the home held when the copy began has been sent."""
     COMPLETE = "complete"
@@ -81,9 +92,21 @@ class Step:
 
 def put_steps(
     plan: PutPlan, bytes_at: Runs, key: Key | None = None, *, piece_bytes: int | None = None
-) -> Iterator[Step]:
+) -> Generator[Step]:
     """``bytes_at``: of the columns, one after the other. ``key``: of the request it answers.
-    ``piece_bytes``: at most so many go with one step; ``None``: `PIECE_BYTES`."""
+    ``piece_bytes``: at most so many go with one step; ``None``: `PIECE_BYTES`.
+
+    Where `Unreadable` is thrown in, what is left of the put is one step that says so. That is for
+    rows that the receiver has."""
+    try:
+        yield from _put_steps(plan, bytes_at, key, piece_bytes)
+    except Unreadable:
+        yield _lost_step(plan.partition, [column.name for column in plan.columns], plan.uids)
+
+
+def _put_steps(
+    plan: PutPlan, bytes_at: Runs, key: Key | None = None, piece_bytes: int | None = None
+) -> Generator[Step]:
     most = piece_bytes or PIECE_BYTES
     arrays = ArrayWriter()
     body = {"plan": _pack(plan.write(arrays), arrays), "key": _plain(key)}
@@ -98,24 +121,31 @@ def put_steps(
     yield Step(kind=Kind.PUT, body={"plan": None, "key": _plain(key)})
 
 
-def skip_steps(partition: str, num_rows: int) -> Iterator[Step]:
+def _lost_step(partition: str, fields: Sequence[str], uids: np.ndarray | None) -> Step:
+    assert uids is not None
+    arrays = ArrayWriter()
+    body = {"partition": partition, "fields": list(fields), "uids": arrays.add(uids)}
+    return Step(kind=Kind.LOST, body=body, frames=arrays.frames)
+
+
+def skip_steps(partition: str, num_rows: int) -> Generator[Step]:
     yield Step(kind=Kind.SKIP, body={"partition": partition, "num_rows": num_rows})
 
 
-def clear_steps(partition: str, uids: np.ndarray | None, key: Key | None) -> Iterator[Step]:
+def clear_steps(partition: str, uids: np.ndarray | None, key: Key | None) -> Generator[Step]:
     """``uids`` ``None``: all of the partition."""
     arrays = ArrayWriter()
     body = {"partition": partition, "uids": arrays.add_optional(uids), "key": _plain(key)}
     yield Step(kind=Kind.CLEAR, body=body, frames=arrays.frames)
 
 
-def strip_steps(partition: str, uids: np.ndarray, fields: Sequence[str]) -> Iterator[Step]:
+def strip_steps(partition: str, uids: np.ndarray, fields: Sequence[str]) -> Generator[Step]:
     arrays = ArrayWriter()
     body = {"partition": partition, "uids": arrays.add(uids), "fields": list(fields)}
     yield Step(kind=Kind.STRIP, body=body, frames=arrays.frames)
 
 
-def complete_steps() -> Iterator[Step]:
+def complete_steps() -> Generator[Step]:
     yield Step(kind=Kind.COMPLETE)
 
 
@@ -130,10 +160,13 @@ class FullCopy:
         tagged: Sequence[Committed],
         one_copy: Collection[str],
         now_s: float,
+        lost: Iterable[LostField] = (),
     ) -> None:
         """``answers``: to requests that changed something. ``tagged``: puts whose tags nobody else
-        may have. ``one_copy``: partitions that are not copied."""
+        may have. ``one_copy``: partitions that are not copied. ``lost``: cells of which this store
+        has no bytes."""
         self._store = store
+        self._lost = list(lost)
         self._cut = cut(store, (), without=one_copy)
         slabs = [column.slab_ids for column in self._cut.columns]
         self._lease = store.leases.acquire(
@@ -151,8 +184,8 @@ class FullCopy:
         self._tagged = list(tagged)
         self.total_bytes = sum(column.runs.total_bytes for column in self._cut.columns)
 
-    def steps(self) -> Iterator[Step]:
-        """Once."""
+    def steps(self) -> Generator[Step]:
+        """Once. See `put_steps` for bytes that cannot be read."""
         arrays = ArrayWriter()
         head = {"head": _pack(self._head, arrays)}
         yield Step(kind=Kind.HEAD, body=head, frames=arrays.frames)
@@ -163,6 +196,8 @@ class FullCopy:
             yield from _rows_steps(partition)
             for column in partition.columns:
                 yield from _column_steps(partition, column, next(columns).runs)
+        for one in self._lost:
+            yield _lost_step(one.partition, [one.field], one.uids)
         yield Step(kind=Kind.COPIED)
 
     def close(self) -> None:
@@ -184,7 +219,7 @@ _MAX_UIDS = 1 << 24
 """A code of uids holds no more."""
 
 
-def _rows_steps(partition: SavedPartition) -> Iterator[Step]:
+def _rows_steps(partition: SavedPartition) -> Generator[Step]:
     for start in range(0, len(partition.uids), _MAX_UIDS):
         arrays = ArrayWriter()
         code = encode_uids(partition.uids[start : start + _MAX_UIDS])
@@ -193,10 +228,11 @@ def _rows_steps(partition: SavedPartition) -> Iterator[Step]:
         yield Step(kind=Kind.ROWS, body=body, frames=arrays.frames)
 
 
-def _column_steps(partition: SavedPartition, column: SavedColumn, runs: Runs) -> Iterator[Step]:
+def _column_steps(partition: SavedPartition, column: SavedColumn, runs: Runs) -> Generator[Step]:
     uids, sizes = partition.uids[column.present], column.sizes
     ends = np.cumsum(sizes)
-    for first, last in _groups(column, sizes):
+
+    def put(first: int, last: int) -> tuple[PutPlan, Runs]:
         low, high = int(ends[first] - sizes[first]), int(ends[last - 1])
         spec = column.specs[int(column.spec_of_slab[column.slabs[first]])]
         plan = PutPlan(
@@ -212,7 +248,19 @@ def _column_steps(partition: SavedPartition, column: SavedColumn, runs: Runs) ->
                 )
             ],
         )
-        yield from put_steps(plan, Runs(*runs.cut(low, high - low)))
+        return plan, Runs(*runs.cut(low, high - low))
+
+    for first, last in _groups(column, sizes):
+        slabs = column.slabs[first:last]
+        edges = (np.flatnonzero(np.diff(slabs)) + 1 + first).tolist()
+        if not edges:
+            yield from put_steps(*put(first, last))
+            continue
+        try:
+            yield from _put_steps(*put(first, last))
+        except Unreadable:  # each slab alone: a store may have lost one of them and have the next
+            for low, high in pairwise([first, *edges, last]):
+                yield from put_steps(*put(low, high))
 
 
 def _groups(column: SavedColumn, sizes: np.ndarray) -> Iterator[tuple[int, int]]:

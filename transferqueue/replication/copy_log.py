@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from transferqueue.replication.changes import Step
 
@@ -36,7 +36,7 @@ def _nothing() -> None:
 class Entry:
     """A change, or something else that has its place among them."""
 
-    steps: Iterator[Step] | None = None
+    steps: Generator[Step] | None = None
     """``None``: the guard is not told of it; it only comes after what was before it."""
     carry_out: Callable[[], None] | None = None
     """Makes the change at home. ``None``: it was made before."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from transferqueue.errors import Closed, ServiceFailed, ServiceUnreachable, StorageFull
 from transferqueue.net.calls import Call, raise_first
@@ -13,17 +16,20 @@ from transferqueue.net.listening import is_listening
 from transferqueue.net.sync_channel import SyncChannelPool, run_blocking
 from transferqueue.process_id import boot_id
 from transferqueue.replication.changes import Kind
+from transferqueue.replication.keeper import AWAY
 from transferqueue.replication.mirror import Mirror, Taken
 from transferqueue.replication.settings import GuardAddress
 from transferqueue.wire import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.keys import ServiceKeys
     from transferqueue.shard.store import Store
     from transferqueue.wire.format import Message
+
+_log = logging.getLogger(__name__)
 
 ANSWER_S = 2.0
 """After which it is looked whether the guard is there at all."""
@@ -33,6 +39,13 @@ FIND_S = 10.0
 
 ASK_AGAIN_S = 0.1
 """While the coordinator waits for the guard to come."""
+
+STORE_WAIT_S = 10.0
+"""For a store in which bytes lie at the guard, and which does not answer. One that stands still has
+them when it goes on; one that has ended knows nothing of them when it is started again, and nobody
+can tell which of the two it is. So it is waited for, and gets are served by the guard. Then what
+lies there is lost: to wait on would keep every other row of this shard from being changed, for the
+sake of bytes that a shard with one copy loses with its own process."""
 
 STILL_THERE_S = 2.0
 """How often the coordinator hears that this home is about to come."""
@@ -108,26 +121,48 @@ class Fetching:
 
         A mirror lives as long as its guard's process. So when nobody listens there, there is none,
         also when a process is just being started. One that listens and is silent is waited for.
+        Rows whose bytes the guard cannot read are lost (`STORE_WAIT_S`).
         """
-        mirror = Mirror(store, backend, backend)
-        at = 0
+        mirror = Mirror(store, backend, ThereNow(backend))
+        at, patience = 0, Patience(STORE_WAIT_S)
         while True:
             if time.monotonic() - self._told_s > STILL_THERE_S:
                 self._where()
             asked = {"generation": copy.generation, "epoch": epoch, "at": at}
+            asked["gives_up"] = patience.is_over(time.monotonic())
             answer = self._ask(copy.guard, asked)
+            if answer is not None and answer.body["kind"] == AWAY:
+                self._wait_for_store(answer.body["why"], patience)
+                continue
             if answer is None or answer.body["kind"] is None:
                 if at:
                     why = f"its guard, shard {copy.guard.slot}, ended while rows were fetched there"
                     raise ServiceFailed(f"shard-{self._slot}", why)
                 return None
             if answer.body["kind"] == Kind.COPIED:
+                self._drop_lost(mirror)
                 return mirror
             if not mirror.take(_taken(answer)):
-                raise StorageFull(0, 0, backend.capacity_bytes, 0.0, self._slot)
+                full = StorageFull(0, 0, backend.capacity_bytes, 0.0, self._slot)
+                raise backend.absence(backend.default) or full
             if answer.body["kind"] == Kind.HEAD:
                 store.choice.declare(mirror.choices)
             at += 1
+
+    def _wait_for_store(self, why: str, patience: Patience) -> None:
+        now_s = time.monotonic()
+        if patience.begin(now_s):
+            _log.warning("shard %d waits for a store: %s", self._slot, why)
+        self._check_not_stopped()
+        time.sleep(ASK_AGAIN_S)
+
+    def _drop_lost(self, mirror: Mirror) -> None:
+        num_rows = mirror.lost.drop_rows()
+        if num_rows:
+            _log.error(
+                "shard %d: %d rows are lost: the store that some of their bytes lay in at its "
+                "guard does not have them, or does not answer", self._slot, num_rows,
+            )  # fmt: skip
 
     def _ask(self, guard: GuardAddress, asked: dict[str, object]) -> Message | None:
         """``None``: there is no guard."""
@@ -139,6 +174,49 @@ class Fetching:
             if not isinstance(outcomes[0], ServiceUnreachable):
                 return raise_first(outcomes)[0]
         return None
+
+
+class Patience:
+    """How long something is waited for that may not come. No clock."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since_s: float | None = None
+
+    def begin(self, now_s: float) -> bool:
+        """It is waited for from now on. False: it was before."""
+        is_first = self._since_s is None
+        if is_first:
+            self._since_s = now_s
+        return is_first
+
+    def is_over(self, now_s: float) -> bool:
+        return self._since_s is not None and now_s - self._since_s >= self._limit_s
+
+
+class ThereNow:
+    """The space of a home that takes its rows back: what is to go to a backend whose store is away
+    here goes to the default one, for the guard does not keep its bytes. ``None`` as well when that
+    is away."""
+
+    def __init__(self, backend: SeveralBackends) -> None:
+        self._backend = backend
+
+    def reserve(self, nbytes: Sequence[int]) -> np.ndarray | None:
+        return self.reserve_in(nbytes, np.full(len(nbytes), self._backend.default))
+
+    def reserve_in(self, nbytes: Sequence[int], numbers: np.ndarray) -> np.ndarray | None:
+        away = [n for n in np.unique(numbers).tolist() if self._backend.absence(n) is not None]
+        if away and self._backend.absence(self._backend.default) is not None:
+            return None
+        there = np.where(np.isin(numbers, away), self._backend.default, numbers)
+        return self._backend.reserve_in(nbytes, there)
+
+    def extents_at(self, addresses: np.ndarray, nbytes: Sequence[int]) -> np.ndarray:
+        return self._backend.extents_at(addresses, nbytes)
+
+    def free(self, addresses: np.ndarray, nbytes: np.ndarray) -> None:
+        self._backend.free(addresses, nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

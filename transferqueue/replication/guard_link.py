@@ -9,15 +9,17 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from transferqueue.errors import BytesDamaged, ServiceFailed
 from transferqueue.replication.changes import Kind
 from transferqueue.replication.copy_log import Phase
+from transferqueue.replication.lost_cells import Unreadable
 from transferqueue.replication.throttle import Throttle
 from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayWriter
 from transferqueue.wire.format import ERROR_OP, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.replication.changes import Step
@@ -34,6 +36,7 @@ NO_ROOM_S, MOST_NO_ROOM_S = 2.0, 32.0
 that does not fit in the end has kept the guard's own clients out of its room meanwhile."""
 
 NO_ROOM = "no room at its guard"
+STORE_AWAY = "a store is away"
 """Told in the place of a phase."""
 
 MAPPED_PIECE_BYTES = 16 << 20
@@ -123,12 +126,13 @@ class GuardLink:
         self._may_map = False
         self._guard_free_bytes = 0
         """When it began."""
-        self._lacks_room = False
+        self._obstacle: str | None = None
+        """Why there is no copy."""
         self._no_room_s = NO_ROOM_S
         self._copy_s = 0.0
         """No copy begins before."""
         self._entry: Entry | None = None
-        self._steps: Iterator[Step] | None = None
+        self._steps: Generator[Step] | None = None
         self._sent: deque[_Sent] = deque()
         self._num_sent = 0
         self._pings: dict[int, int] = {}
@@ -209,7 +213,26 @@ class GuardLink:
             assert self._steps is not None
             if self._entry.is_copy and not self._throttle.is_open(self._now_s):
                 return
-            self._ship(next(self._steps), self._entry)
+            self._send_next(self._steps, self._entry)
+
+    def _send_next(self, steps: Generator[Step], entry: Entry) -> None:
+        """What a store does not have any more a copy goes without. One that does not answer may
+        have it, so there is no copy yet: it would lack what this home can give soon. A change whose
+        bytes cannot be read is made without the guard, which then gets a copy."""
+        step = next(steps)
+        while True:
+            try:
+                self._ship(step, entry)
+            except BytesDamaged:
+                if not entry.is_copy:
+                    self.lost_sight()
+                    return
+                step = steps.throw(Unreadable())
+            except ServiceFailed:
+                self._cannot_copy(STORE_AWAY)
+                return
+            else:
+                return
 
     def _ship(self, step: Step, entry: Entry) -> None:
         is_last = step.kind is Kind.COPIED if entry.is_copy else step.kind in _LAST
@@ -262,7 +285,9 @@ class GuardLink:
         self.send()
 
     def _hear(self, message: Message) -> None:
-        if message.op == ERROR_OP:
+        if message.op == ERROR_OP and message.body["cls"] == ServiceFailed.__name__:
+            self._cannot_copy(STORE_AWAY)
+        elif message.op == ERROR_OP:
             self._start_over(self._now_s + BEGIN_AGAIN_S)
         elif message.body["generation"] != self._generation:
             self._guard_is_new()
@@ -284,17 +309,18 @@ class GuardLink:
         if self._sent.popleft().is_last or not is_made:  # a copy may find no room in between
             self._copies.answered(is_made=is_made)
             if self._log.phase is Phase.ALONE:
-                self._has_no_room()
+                self._cannot_copy(NO_ROOM)
 
-    def _has_no_room(self) -> None:
-        """The guard, for all that there is. It drops what has come of it at once."""
-        self._lacks_room = True
+    def _cannot_copy(self, obstacle: str) -> None:
+        """Not now: the guard has no room for all that there is, or a store does not give it or does
+        not take it, and may do so later. The guard drops what has come of it at once."""
+        self._obstacle = obstacle
         self._copy_s = self._now_s + self._no_room_s
         self._no_room_s = min(MOST_NO_ROOM_S, 2 * self._no_room_s)
         self._start_over(self._now_s)
 
     def _has_room(self) -> None:
-        self._lacks_room, self._no_room_s, self._copy_s = False, NO_ROOM_S, 0.0
+        self._obstacle, self._no_room_s, self._copy_s = None, NO_ROOM_S, 0.0
 
     def _begun(self, *, may_map: bool) -> None:
         """The guard has dropped whatever it had of this slot."""
@@ -306,7 +332,7 @@ class GuardLink:
             return
         self._copied_bytes = 0
         if not self._copies.begin_copy(self._guard_free_bytes):
-            self._has_no_room()
+            self._cannot_copy(NO_ROOM)
 
     def _guard_is_new(self) -> None:
         """It is another process, or has dropped what it had: nothing of it can be relied on. Or it
@@ -352,7 +378,7 @@ class GuardLink:
         copy = self._copies.copy
         return {
             "guard": None if self._guard is None else self._guard.slot,
-            "phase": NO_ROOM if self._lacks_room else str(self._log.phase),
+            "phase": self._obstacle or str(self._log.phase),
             "is_complete": self._log.is_complete,
             "changes_waiting": self._log.num_waiting,
             "copied_bytes": self._copied_bytes,

@@ -23,7 +23,7 @@ from transferqueue.replication.copy_log import CopyLog, Entry
 from transferqueue.wire.chunks import Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from transferqueue.replication.changes import Key, Step
     from transferqueue.shard.store import Committed, Reservation, Store
@@ -171,7 +171,7 @@ class TwoCopies(Copies):
         self.log.submit(Entry(steps=steps, carry_out=carry_out))
         self._send()
 
-    def _put_steps(self, plan: PutPlan, bytes_at: Runs, key: Key) -> Iterator[Step]:
+    def _put_steps(self, plan: PutPlan, bytes_at: Runs, key: Key) -> Generator[Step]:
         """Made when they are sent: then it is known how the bytes go."""
         yield from put_steps(plan, bytes_at, key, piece_bytes=self.piece_bytes)
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from transferqueue.backends.arena_address import ArenaAddress
 from transferqueue.backends.arena_owner import owner_of
+from transferqueue.backends.several import ADDRESS_BITS
 from transferqueue.backends.shm_reader import ShmReader
+from transferqueue.errors import BytesDamaged, ServiceFailed
 from transferqueue.net.server import Reply
 from transferqueue.process_id import ProcessId, boot_id
 from transferqueue.replication.changes import FullCopy, Kind
+from transferqueue.replication.lost_cells import Unreadable
 from transferqueue.replication.mirror import BytesReplaced, Mirror, Taken
 from transferqueue.replication.mirror_space import MirrorSpace
 from transferqueue.shard.store import Store
@@ -19,13 +22,16 @@ from transferqueue.wire import ops
 from transferqueue.wire.arrays import ArrayReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
     from transferqueue.backends.several import SeveralBackends
     from transferqueue.net.server import Handler, Request
     from transferqueue.replication.changes import Step
     from transferqueue.shard.backend_choice import BackendChoice
     from transferqueue.wire.format import Buffer
+
+AWAY = "away"
+"""In the place of a kind: the bytes lie in a store that does not answer."""
 
 FIRST_EPOCH = 1 << 30
 """Leases on mirrors have numbers from a range of their own: no lease of a process of this shard on
@@ -50,7 +56,11 @@ class Kept:
     """A successor of its home takes it over: nothing changes it any more."""
     copy: FullCopy | None = None
     """Under way back to its home."""
-    steps: Iterator[Step] | None = None
+    steps: Generator[Step] | None = None
+    unsent: Step | None = None
+    """The next of them, whose bytes could not be read yet."""
+    given_up: set[int] = field(default_factory=set)
+    """Numbers of backends that are not asked for its bytes any more."""
     last: tuple[int, Reply] | None = field(default=None)
 
 
@@ -188,7 +198,9 @@ class Keeper:
 
     def _fetch(self, request: Request) -> Reply:
         """Body: ``slot``, ``generation``, ``epoch``, ``at``: the number of a step of the copy, 0 to
-        begin it, one after the other. Answered with ``kind`` nil when that mirror is not here."""
+        begin it, one after the other; ``gives_up``: whether to go on without the bytes of a store
+        that does not answer. Answered with ``kind`` nil when that mirror is not here, and with
+        `AWAY` and ``why`` when such a store is in the way: then the step is asked for again."""
         slot, at = request.number("slot"), request.number("at")
         kept = self.complete(slot)
         is_it = kept is not None and kept.generation == request.body["generation"]
@@ -203,19 +215,43 @@ class Keeper:
                 tagged=list(kept.mirror.tagged),
                 one_copy=(),
                 now_s=request.received_s,
+                lost=kept.mirror.lost.each(),
             )
             kept.steps, kept.last = kept.copy.steps(), None
         if kept.steps is None:
             return Reply(body={"kind": None})
         if kept.last is not None and kept.last[0] == at:
             return kept.last[1]  # its answer was lost
-        reply = self._step(next(kept.steps))
+        kept.unsent = kept.unsent or next(kept.steps)
+        try:
+            reply = self._readable(kept, kept.steps, gives_up=bool(request.body.get("gives_up")))
+        except ServiceFailed as error:
+            return Reply(body={"kind": AWAY, "why": str(error)})
+        kept.unsent = None
         kept.last = (at, reply)
         if reply.body["kind"] == Kind.COPIED:
             copy, kept.copy = kept.copy, None
             if copy is not None:
                 copy.close()
         return reply
+
+    def _readable(self, kept: Kept, steps: Generator[Step], *, gives_up: bool) -> Reply:
+        """The step whose turn it is, or what stands for it when its bytes are lost. What a store
+        does not have is lost. One that does not answer may have it: `ServiceFailed`, unless whoever
+        asks gives it up. Then it is not asked for anything else: each time would take seconds."""
+        while True:
+            assert kept.unsent is not None
+            numbers = _numbers(kept.unsent)
+            if not numbers & kept.given_up:
+                try:
+                    return self._step(kept.unsent)
+                except BytesDamaged:
+                    pass  # its home counts the rows, and says so once
+                except ServiceFailed:
+                    if not gives_up:
+                        raise
+                    kept.given_up |= numbers
+            kept.unsent = steps.throw(Unreadable())
 
     def _step(self, step: Step) -> Reply:
         frames: list[Buffer] = list(step.frames)
@@ -247,9 +283,16 @@ class Keeper:
 
 
 def _end_copy(kept: Kept) -> None:
-    copy, kept.copy, kept.steps = kept.copy, None, None
+    copy, kept.copy, kept.steps, kept.unsent = kept.copy, None, None, None
+    kept.given_up = set()
     if copy is not None:
         copy.close()
+
+
+def _numbers(step: Step) -> set[int]:
+    """Of the backends that its bytes lie in."""
+    runs = step.bytes_at
+    return set() if runs is None else set((runs.starts >> ADDRESS_BITS).tolist())
 
 
 def _step(kept: Kept, kind: Kind, request: Request) -> Taken:

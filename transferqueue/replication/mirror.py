@@ -15,6 +15,7 @@ import numpy as np
 
 from transferqueue.errors import Malformed
 from transferqueue.replication.changes import Kind, unpack
+from transferqueue.replication.lost_cells import LostCells
 from transferqueue.shard.journal import MAX_ANSWERS
 from transferqueue.shard.store import Committed
 from transferqueue.uids import decode_uids
@@ -83,6 +84,8 @@ class Mirror:
         self._space = space
         self._numbers = itertools.count(1)
         self._open: _OpenPut | None = None
+        self.lost = LostCells(store)
+        """What its sender had no bytes of."""
         self._kinds: dict[Kind, Callable[[Taken], bool]] = {
             Kind.HEAD: self._head,
             Kind.TAGS: self._tags,
@@ -93,6 +96,7 @@ class Mirror:
             Kind.SKIP: self._skip,
             Kind.CLEAR: self._clear,
             Kind.STRIP: self._strip,
+            Kind.LOST: self._lose,
             Kind.COPIED: lambda step: True,
             Kind.COMPLETE: self._complete,
         }
@@ -155,6 +159,7 @@ class Mirror:
     # -- a put ----------------------------------------------------------------------------------
 
     def _reserve(self, step: Taken) -> bool:
+        self._abort_open()
         self._open = self._opened(_plan(step))
         return True  # whether there was room is the answer of the last step
 
@@ -177,6 +182,12 @@ class Mirror:
         if numbers is None:
             return self._space.reserve(sizes)
         return self._space.reserve_in(sizes, numbers)
+
+    def _abort_open(self) -> None:
+        """Of a put whose other bytes cannot be read."""
+        put, self._open = self._open, None
+        if put is not None and put.reservation is not None:
+            self.store.abort(put.reservation.put_id)
 
     def _fill(self, step: Taken) -> bool:
         if self._open is None:
@@ -208,10 +219,11 @@ class Mirror:
                 at, offset = at + nbytes, offset + nbytes
 
     def _put(self, step: Taken) -> bool:
-        put, self._open = self._open, None
         if step.body["plan"] is not None:
-            put = self._opened(_plan(step))
-            self._write(put, 0, step)
+            self._abort_open()
+            self._open = self._opened(_plan(step))
+            self._write(self._open, 0, step)
+        put, self._open = self._open, None
         if put is None:
             raise Malformed("the last step of no put")
         if put.reservation is not None:
@@ -228,6 +240,8 @@ class Mirror:
         committed = self.store.commit(reservation.put_id)
         if committed.tags:
             self.tagged.append(committed)
+        for column in plan.columns if plan.uids is not None else ():
+            self.lost.forget(plan.partition, column.name, committed.uids)
         if key is not None:
             first_uid = int(committed.uids[0]) if len(committed.uids) else 0
             partition = plan.partition if plan.uids is None else None
@@ -255,7 +269,17 @@ class Mirror:
 
     def _strip(self, step: Taken) -> bool:
         uids = ArrayReader(step.frames).int64s(step.body["uids"])
-        self.store.release_fields(str(step.body["partition"]), uids, step.body["fields"])
+        partition = str(step.body["partition"])
+        self.store.release_fields(partition, uids, step.body["fields"])
+        for name in step.body["fields"]:
+            self.lost.forget(partition, str(name), uids)
+        return True
+
+    def _lose(self, step: Taken) -> bool:
+        self._abort_open()
+        uids = ArrayReader(step.frames).int64s(step.body["uids"])
+        for name in step.body["fields"]:
+            self.lost.lose(str(step.body["partition"]), str(name), uids)
         return True
 
     def _remember(self, key: Key, answer: list[Any]) -> None:

@@ -77,6 +77,9 @@ class MirrorGets:
         kept = self._keeper.complete(slot)
         if kept is None:
             raise NoSecondCopy(slot)
+        body = request.body
+        if kept.mirror.lost.are_of(str(body["partition"]), [*body["fields"], *body["optional"]]):
+            raise NoSecondCopy(slot)  # a field that it lacks is not one that nobody put
         if self._relied_on.may_read(slot, kept.generation, time.monotonic()):
             return self._got(request, kept)
         self._waiting.append((slot, request))
