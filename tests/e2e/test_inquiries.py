@@ -182,6 +182,7 @@ def test_a_shard_that_hangs_is_named_and_the_rest_is_told(
         [client.put({"x": torch.zeros(1, 4)}, partition="hangs") for _ in range(2)]
     )
     assert sorted(uid >> 48 for uid in handle.uids.tolist()) == [0, 1]
+    wait_until(lambda: client.held()["hangs"]["rows"] == 2)  # the coordinator hears of it later
     pid = service.pids["shard-1"]
     os.kill(pid, signal.SIGSTOP)
     try:
