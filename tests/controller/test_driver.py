@@ -170,15 +170,15 @@ def test_a_generation_that_new_weights_interrupt_goes_on_and_says_which_tokens_a
 
     def one_segment_an_update() -> None:
         seen = len(trained.batches)
-        for _ in range(20):
+        for _ in range(100):
             if len(trained.batches) > seen:
                 break
             patience.wait(0.01)
 
     engines = [FakeEngine(slow=one_segment_an_update), FakeEngine()]
-    reports, _ = run(
-        service, client, config(num_steps=8, max_staleness=3), trained=trained, engines=engines
-    )
+    # As old as that, so that none of the slow ones is dropped, and long enough that they are used.
+    run_config = config(num_steps=12, max_staleness=8)
+    reports, _ = run(service, client, run_config, trained=trained, engines=engines)
     assert reports[-1].generations_resumed > 0
     mixed = [row for batch in trained.batches for row in batch.tolist() if len({*row}) > 1]
     assert mixed, "some responses are of two versions"
