@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.waiting import wait_until
 from transferqueue.backends.mooncake import LIBRARIES, PACKAGE
 
 if TYPE_CHECKING:
@@ -38,8 +39,11 @@ class Master:
         }
 
     def stop(self) -> None:
-        """It does not answer any more, and does not hang up."""
+        """It does not answer any more, and does not hang up. A process stops when the one of its
+        threads that takes the signal comes to run; until then the others answer."""
         os.kill(self.process.pid, signal.SIGSTOP)
+        threads = Path(f"/proc/{self.process.pid}/task")
+        wait_until(lambda: all(_is_stopped(thread) for thread in threads.iterdir()))
 
     def go_on(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)
@@ -47,6 +51,10 @@ class Master:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def _is_stopped(thread: Path) -> bool:
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @contextmanager
