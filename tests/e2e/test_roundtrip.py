@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import transferqueue as tq
+from tests.waiting import wait_until
 from transferqueue import errors
 from transferqueue.shard import spill
 
@@ -385,15 +386,21 @@ def test_meta_info_comes_with_the_handle(client: tq.Client) -> None:
     assert tq.BatchHandle.from_bytes(handle.to_bytes()) == handle
 
 
-def held_by_shards(client: tq.Client) -> list[tuple[int, int]]:
-    """Slabs and bytes; of one that spills, which may move slabs at any moment, slabs alone."""
+def held_by_shards(client: tq.Client) -> list[tuple[int, int, int]]:
+    """Slabs, and their bytes in memory and on the disk that they spill to."""
     shards = client.status()["shards"]
-    return [(shard["slabs"], 0 if shard["spill"] else shard["used_bytes"]) for shard in shards]
+    on_disk = [shard["spill"]["used_bytes"] if shard["spill"] else 0 for shard in shards]
+    return [
+        (shard["slabs"], shard["used_bytes"], nbytes)
+        for shard, nbytes in zip(shards, on_disk, strict=True)
+    ]
 
 
 def test_a_failed_put_over_two_shards_leaves_nothing(client: tq.Client) -> None:
     handle = client.put({"x": torch.zeros(64, 16 << 10)})
     client.put({"y": torch.zeros(1)}, handle=handle[63:])
+    if client.status()["shards"][0]["spill"]:  # the small slab moves there, the large one cannot
+        wait_until(lambda: any(on_disk for *_, on_disk in held_by_shards(client)))
     held = held_by_shards(client)
     with pytest.raises(errors.FieldExists):
         client.put({"y": torch.zeros(64)}, handle=handle)
